@@ -1,0 +1,56 @@
+# Every routine action. `make help` lists them.
+# PIP_ARGS: your own arguments to pip (an index, a proxy, a local wheel folder).
+# PYTHON: the interpreter the environment is made with (3.11 or newer).
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test nightly lint format types bench proto proto-check clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## make .venv and install everything into it
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip $(PIP_ARGS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable '.[dev]'
+	touch $@
+
+quickstart: $(STAMP) ## distil a real teacher into a student with another tokenizer, on CPU
+	$(BIN)/python examples/quickstart/run.py
+
+test: $(STAMP) ## the test suite, without the heavy checks
+	$(BIN)/python -m pytest
+
+nightly: $(STAMP) ## the heavy checks
+	$(BIN)/python -m pytest -m nightly --timeout 3600
+
+lint: $(STAMP) ## ruff, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## format and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(STAMP) ## pyright
+	$(BIN)/pyright --warnings
+
+bench: $(STAMP) ## every benchmark, one after the other
+	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+proto: ## generate the protobuf code
+	PIP_ARGS='$(PIP_ARGS)' scripts/generate_proto.sh
+
+proto-check: ## fail if the generated code is not what the proto gives
+	PIP_ARGS='$(PIP_ARGS)' scripts/check_proto.sh
+
+clean: ## remove what builds and runs left (not .venv)
+	rm -rf runs dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

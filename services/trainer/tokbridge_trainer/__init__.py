@@ -1,0 +1,1 @@
+"""Trainer: samples from the student, pulls targets, projects and learns; orchestrated by Ray."""

@@ -1,0 +1,1 @@
+"""Rollouts: the student writes responses."""
