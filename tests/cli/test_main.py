@@ -8,7 +8,7 @@ import pytest
 from tokbridge_cli import main
 
 
-def run_cli(*arguments, code=""):
+def run_cli(*arguments, code="pass"):
     start = "from tokbridge_cli.main import main; main()"
     script = f"import sys; {code}; sys.argv = ['tokbridge', *{list(arguments)!r}]; {start}"
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
