@@ -168,7 +168,7 @@ class InvalidRequestError(TokbridgeError, ValueError):
 
 
 class NonFiniteLogitsError(TokbridgeError, ArithmeticError):
-    """The model gave NaN or +inf for this response. Details: `position`."""
+    """The model gave NaN or +inf for this response, or −inf where a target has mass. Details: `position`."""
 
     code = ErrorCode.NON_FINITE_LOGITS
 

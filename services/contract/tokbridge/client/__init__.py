@@ -1,1 +1,19 @@
-"""The teacher client."""
+"""The teacher client: what a trainer imports to have responses scored."""
+
+from tokbridge.client.expectation import TeacherExpectation
+from tokbridge.client.retry import RetryPolicy
+from tokbridge.client.statistics import ClientStatistics
+from tokbridge.client.teacher_client import TeacherClient
+from tokbridge.registration import StudentRegistration
+from tokbridge.requests import ScoreRequest
+from tokbridge.results import ScoreResult
+
+__all__ = [
+    "ClientStatistics",
+    "RetryPolicy",
+    "ScoreRequest",
+    "ScoreResult",
+    "StudentRegistration",
+    "TeacherClient",
+    "TeacherExpectation",
+]

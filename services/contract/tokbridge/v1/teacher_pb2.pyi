@@ -88,7 +88,7 @@ class RegisterStudentRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[StudentHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class StudentHeader(_message.Message):
-    __slots__ = ("name", "student_id", "vocabulary_size", "stop_ids", "token_lengths_bytes", "token_bytes_bytes", "canonical_ids_bytes", "tokenizer_json_bytes")
+    __slots__ = ("name", "student_id", "vocabulary_size", "stop_ids", "token_lengths_bytes", "token_bytes_bytes", "canonical_ids_bytes", "tokenizer_json_bytes", "turn_end_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STUDENT_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class StudentHeader(_message.Message):
     TOKEN_BYTES_BYTES_FIELD_NUMBER: _ClassVar[int]
     CANONICAL_IDS_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_JSON_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TURN_END_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     student_id: str
     vocabulary_size: int
@@ -105,7 +106,8 @@ class StudentHeader(_message.Message):
     token_bytes_bytes: int
     canonical_ids_bytes: int
     tokenizer_json_bytes: int
-    def __init__(self, name: _Optional[str] = ..., student_id: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., token_lengths_bytes: _Optional[int] = ..., token_bytes_bytes: _Optional[int] = ..., canonical_ids_bytes: _Optional[int] = ..., tokenizer_json_bytes: _Optional[int] = ...) -> None: ...
+    turn_end_id: int
+    def __init__(self, name: _Optional[str] = ..., student_id: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., token_lengths_bytes: _Optional[int] = ..., token_bytes_bytes: _Optional[int] = ..., canonical_ids_bytes: _Optional[int] = ..., tokenizer_json_bytes: _Optional[int] = ..., turn_end_id: _Optional[int] = ...) -> None: ...
 
 class RegisterStudentResponse(_message.Message):
     __slots__ = ("student_id", "already_known", "statistics")

@@ -1,0 +1,168 @@
+"""A chat template: from a conversation to the text of a prompt (spec §3.1, §3.2).
+
+Both sides need it: the teacher renders its own prompt, the student the prompt of its rollouts. The module knows
+nothing of tokens but the texts of the control tokens, which it keeps apart from the same texts in a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from tokbridge.errors import ChatTemplateError, InvalidRequestError, UnsupportedTemplateError
+from tokbridge.messages import Message, check_nothing_dropped, guarded, prepare_messages, unused_character
+
+THINKING_TAGS = ("<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]")
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Template arguments that turn thinking off when false."""
+_RESERVED = {"conversations", "messages", "tools", "documents", "chat_template", "add_generation_prompt"} | {
+    "continue_final_message",
+    "return_assistant_tokens_mask",
+}
+_TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True)
+class GuardedPrompt:
+    """Rendered text in which `guard` stands inside every control-token text that came from the conversation."""
+
+    text: str
+    guard: str
+
+    @property
+    def plain(self) -> str:
+        """The text as the template meant it."""
+        return self.text.replace(self.guard, "")
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja chat template with the token texts it may use; rendered in transformers' sandbox."""
+
+    source: str
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """`bos_token`, `eos_token`…, as the template sees them."""
+    control_tokens: frozenset[str] = frozenset()
+    """Texts of all control tokens."""
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the source, as hex."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Text of the conversation.
+
+        Raises:
+            MalformedConversationError: a message is of the wrong form.
+            ChatTemplateError: the template refuses the conversation; its message is passed on.
+            UnsupportedTemplateError: the template has channels.
+            ContentDroppedByTemplateError: the text lacks a user's or a tool's message.
+            InvalidRequestError: `arguments` sets what is not the caller's to set.
+        """
+        return self.render_guarded(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, arguments=arguments
+        ).plain
+
+    def render_guarded(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> GuardedPrompt:
+        """As `render`, with control-token texts of the conversation told apart from the template's own."""
+        if "<|channel|>" in self.source:
+            raise UnsupportedTemplateError("chat templates with channels (gpt-oss) are not supported yet")
+        prepared = prepare_messages(messages, self.source, arguments_as_mappings=self._wants_argument_mappings)
+        guard = unused_character([prepared, list(tools or ()), self.source])
+        text = self._render(
+            guarded(prepared, self._control_pattern, guard),
+            guarded(list(tools), self._control_pattern, guard) if tools else None,
+            add_generation_prompt,
+            arguments or {},
+        )
+        prompt = GuardedPrompt(text, guard)
+        check_nothing_dropped(prepared, prompt.plain)
+        return prompt
+
+    def generation_prompt_tail(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """g of spec §3.2: the generation prompt from its first thinking tag after the last control token on, or ""."""
+        with_prompt, without = (
+            self.render(messages, tools=tools, add_generation_prompt=add, arguments=arguments) for add in (True, False)
+        )
+        return self.thinking_tail(with_prompt[len(os.path.commonprefix([with_prompt, without])) :])
+
+    def thinking_tail(self, generation_prompt: str) -> str:
+        """The part of a generation prompt from its first thinking tag after the last control token on, or ""."""
+        *_, last = self._control_pattern.split(generation_prompt)
+        starts = [start for tag in THINKING_TAGS if (start := last.find(tag)) >= 0]
+        return last[min(starts) :] if starts else ""
+
+    def switched_off(self, arguments: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """`arguments` with the template's thinking switch off, or None where it has no switch."""
+        switches = [name for name in THINKING_SWITCHES if re.search(rf"\b{name}\b", self.source)]
+        return {**(arguments or {}), **dict.fromkeys(switches, False)} if switches else None
+
+    def _render(
+        self,
+        messages: list[Message],
+        tools: list[Any] | None,
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any],
+    ) -> str:
+        reserved = _RESERVED & arguments.keys()
+        if reserved:
+            raise InvalidRequestError(f"template arguments must not set {sorted(reserved)}", field="arguments")
+        try:
+            rendered, _ = render_jinja_template(
+                [messages],
+                tools=tools,
+                chat_template=self.source,
+                add_generation_prompt=add_generation_prompt,
+                **{**self.special_tokens, **arguments},
+            )
+        except TemplateError as error:
+            raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
+        except _TEMPLATE_FAULTS as error:
+            raise ChatTemplateError(f"the chat template fails on the conversation ({type(error).__name__})") from error
+        return rendered[0]
+
+    @cached_property
+    def _control_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self.control_tokens, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @cached_property
+    def _wants_argument_mappings(self) -> bool:
+        """Whether tool-call arguments must be mappings: JSON text makes the template fail, or comes out quoted twice."""
+        key = "probe_key"
+        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": json.dumps({key: 1})}}
+        assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
+        try:
+            text = self._render([{"role": "user", "content": "u"}, assistant], None, False, {})
+        except ChatTemplateError:
+            return True
+        return f'\\"{key}' in text
