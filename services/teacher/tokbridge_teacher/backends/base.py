@@ -1,0 +1,81 @@
+"""What a backend is: it runs the teacher model over prompts and responses and hands chunks of targets back.
+
+A backend knows the plan of a response and the device pass (`marginal`), nothing above them: no request, no protocol, no
+student. It is called from one worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokbridge.errors import TokbridgeError
+from tokbridge_teacher.device_tables import DeviceTables
+from tokbridge_teacher.marginal import ChunkResult
+from tokbridge_teacher.plan import ResponsePlan
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreJob:
+    """One response to score, compared by identity. Ends with exactly one effective call of `finish` or `fail`; later ones are ignored."""
+
+    prompt_ids: NDArray[np.int32]
+    """[L], teacher tokens of the rendered prompt, at least one."""
+    plan: ResponsePlan
+    tables: DeviceTables
+    cancelled: Callable[[], bool]
+    """Whether nobody waits for the rest; asked before every piece of work."""
+    emit: Callable[[ChunkResult], None]
+    """Takes the targets of the next teacher positions, in order."""
+    finish: Callable[[int], None]
+    """Takes the number of prompt tokens that were computed once for several responses."""
+    fail: Callable[[TokbridgeError], None]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and content."""
+        return len(self.prompt_ids) + len(self.plan.teacher_ids)
+
+
+@dataclass(frozen=True)
+class BackendDescription:
+    """Facts about a loaded model."""
+
+    backend: str
+    model: str
+    head_size: int
+    context_length: int
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True)
+class SelfTestReport:
+    """What a backend measured of itself before it may serve."""
+
+    head_error: float
+    """Largest difference of a log-prob from the model's own."""
+    path_errors: dict[str, float]
+    """The same for every faster path, by name."""
+    disabled_paths: tuple[str, ...]
+    """Paths that differ by more than the tolerance and are not used."""
+
+
+class Backend(Protocol):
+    """The seam between the service and whatever runs the model."""
+
+    def describe(self) -> BackendDescription:
+        """Facts about the model, known once it is loaded."""
+        ...
+
+    def score(self, jobs: Sequence[ScoreJob]) -> None:
+        """Run jobs to their end. A fault of one response goes to its `fail`; what is raised concerns all of them."""
+        ...
+
+    def self_test(self) -> SelfTestReport:
+        """Compare with the model's own log-probs and switch off what differs; raises `SelfTestFailedError`."""
+        ...

@@ -1,0 +1,147 @@
+"""Embedded backend on transformers: batches of responses through the model, targets by chunks of rows.
+
+Memory is bounded by three settings: tokens of a batch (cache), tokens of one forward pass (activations), rows of one
+call of the LM head (logits). A prompt that several responses share is computed once. Runs on a CPU or on one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from tokbridge.errors import NonFiniteLogitsError
+from tokbridge_teacher.backends.base import BackendDescription, ScoreJob, SelfTestReport
+from tokbridge_teacher.backends.batching import MicroBatch, PrefixGroup, group_responses
+from tokbridge_teacher.backends.hidden_states import HiddenPiece, HiddenStates
+from tokbridge_teacher.backends.lm_head import LmHead
+from tokbridge_teacher.backends.self_test import run_self_test
+from tokbridge_teacher.marginal import marginalize
+
+
+@dataclass(frozen=True)
+class BackendLimits:
+    """What bounds the memory of a pass."""
+
+    chunk_rows: int = 256
+    """Rows of one call of the LM head."""
+    piece_tokens: int = 2048
+    """Tokens of one forward pass, padding included."""
+    batch_tokens: int = 8192
+    """Tokens whose keys and values are held at once; one response may need more."""
+
+
+class HuggingFaceBackend:
+    """Scores responses with a transformers model; see `Backend` for the contract."""
+
+    def __init__(self, model: PreTrainedModel, *, name: str, context_length: int, limits: BackendLimits) -> None:
+        self._model = model
+        self._name = name
+        self._context_length = context_length
+        self._limits = limits
+        self._head = LmHead(model)
+        self._hidden_states = HiddenStates(model, limits.piece_tokens)
+        self._share_prompts = True
+        self._batch = True
+
+    def describe(self) -> BackendDescription:
+        """Facts about the model."""
+        return BackendDescription(
+            backend="huggingface",
+            model=self._name,
+            head_size=self._head.size,
+            context_length=self._context_length,
+            dtype=str(self._model.dtype).removeprefix("torch."),
+            device=str(self._model.device),
+        )
+
+    @torch.inference_mode()
+    def self_test(self) -> SelfTestReport:
+        """Compare the head and every faster path with the model's own log-probs; slower paths replace what differs."""
+        report = run_self_test(self._model, self._head)
+        self._share_prompts = "shared_prompt" not in report.disabled_paths
+        self._batch = "padded_batch" not in report.disabled_paths
+        if "pieces" in report.disabled_paths:
+            self._hidden_states = HiddenStates(self._model, None)
+        return report
+
+    @torch.inference_mode()
+    def score(self, jobs: Sequence[ScoreJob]) -> None:
+        """Score every job that somebody still waits for."""
+        live = [job for job in jobs if not job.cancelled()]
+        groups = group_responses(
+            [job.prompt_ids for job in live],
+            [job.plan.teacher_ids for job in live],
+            batch_tokens=self._limits.batch_tokens,
+            share_prompts=self._share_prompts,
+            batch=self._batch,
+        )
+        for group in groups:
+            self._score_group(group, live)
+
+    def _score_group(self, group: PrefixGroup, jobs: Sequence[ScoreJob]) -> None:
+        members = [jobs[index] for batch in group.batches for index in batch.members]
+        cache = self._hidden_states.prefix(group.prefix_ids, lambda: _any_waiting(members))
+        if cache is None and len(group.prefix_ids) > 0:
+            return
+        for batch in group.batches:
+            waiting = [jobs[index] for index in batch.members]
+            pieces = self._hidden_states.run(
+                batch, cache, len(group.prefix_ids), lambda waiting=waiting: _any_waiting(waiting)
+            )
+            failed: set[int] = set()
+            for piece in pieces:
+                self._score_piece(piece, jobs, failed)
+            _finish(batch, jobs, failed, len(group.prefix_ids))
+
+    def _score_piece(self, piece: list[HiddenPiece], jobs: Sequence[ScoreJob], failed: set[int]) -> None:
+        """LM head over the rows of several responses together, then each response's share of every chunk."""
+        wanted = [part for part in piece if part.member not in failed and not jobs[part.member].cancelled()]
+        for chunk in _chunks_of_rows(wanted, self._limits.chunk_rows):
+            logits_PV = self._head(torch.cat([part.hidden_Ph for part in chunk]))
+            start = 0
+            for part in chunk:
+                rows = part.hidden_Ph.shape[0]
+                if part.member not in failed:
+                    self._emit(part, logits_PV[start : start + rows], jobs, failed)
+                start += rows
+
+    def _emit(self, part: HiddenPiece, logits_PV: torch.Tensor, jobs: Sequence[ScoreJob], failed: set[int]) -> None:
+        job = jobs[part.member]
+        plan_slice = job.plan.slice(part.first_position, part.first_position + logits_PV.shape[0])
+        try:
+            job.emit(marginalize(logits_PV, plan_slice, job.tables))
+        except NonFiniteLogitsError as error:
+            failed.add(part.member)
+            job.fail(error)
+
+
+def _chunks_of_rows(parts: Sequence[HiddenPiece], chunk_rows: int) -> list[list[HiddenPiece]]:
+    """Cut parts into chunks of at most `chunk_rows` rows, each part's rows in order."""
+    chunks: list[list[HiddenPiece]] = [[]]
+    room = chunk_rows
+    for part in parts:
+        start = 0
+        total = part.hidden_Ph.shape[0]
+        while start < total:
+            if room == 0:
+                chunks.append([])
+                room = chunk_rows
+            rows = min(room, total - start)
+            hidden_Ph = part.hidden_Ph[start : start + rows]
+            chunks[-1].append(HiddenPiece(part.member, part.first_position + start, hidden_Ph))
+            start += rows
+            room -= rows
+    return [chunk for chunk in chunks if chunk]
+
+
+def _any_waiting(jobs: Sequence[ScoreJob]) -> bool:
+    return not all(job.cancelled() for job in jobs)
+
+
+def _finish(batch: MicroBatch, jobs: Sequence[ScoreJob], failed: set[int], shared_tokens: int) -> None:
+    for index in batch.members:
+        if index not in failed and not jobs[index].cancelled():
+            jobs[index].finish(shared_tokens)

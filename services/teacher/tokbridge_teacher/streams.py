@@ -1,0 +1,76 @@
+"""Carries what the worker thread computes for one response to the event loop that answers its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from tokbridge.errors import TokbridgeError
+from tokbridge_teacher.marginal import ChunkResult
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of a response that was scored."""
+
+    shared_prompt_tokens: int
+
+
+class ResponseStream:
+    """One response's events, in order. The worker writes from its thread, one coroutine reads.
+
+    Once closed, by the reader or by an error, it takes nothing more, and `cancelled` tells the worker to stop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: asyncio.Queue[ChunkResult | Finished | TokbridgeError] = asyncio.Queue()
+        self._closed = False
+        self.created_at = time.monotonic()
+        self.started_at: float | None = None
+
+    def start(self) -> None:
+        """Note that the model begins with this response."""
+        self.started_at = time.monotonic()
+
+    def emit(self, chunk: ChunkResult) -> None:
+        """Pass on the targets of the next positions."""
+        self._put(chunk)
+
+    def finish(self, shared_prompt_tokens: int) -> None:
+        """Pass on that all was computed."""
+        self._put(Finished(shared_prompt_tokens))
+
+    def fail(self, error: TokbridgeError) -> None:
+        """Pass on an error and close."""
+        self._put(error)
+        self._closed = True
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+
+    def cancelled(self) -> bool:
+        """Whether nobody listens any more."""
+        return self._closed
+
+    @property
+    def queue_seconds(self) -> float:
+        """Time between creation and start; 0 before it."""
+        return 0.0 if self.started_at is None else self.started_at - self.created_at
+
+    async def events(self) -> AsyncIterator[ChunkResult | Finished]:
+        """Chunks, then `Finished`; raises what `fail` was given."""
+        while True:
+            event = await self._events.get()
+            if isinstance(event, TokbridgeError):
+                raise event
+            yield event
+            if isinstance(event, Finished):
+                return
+
+    def _put(self, event: ChunkResult | Finished | TokbridgeError) -> None:
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
