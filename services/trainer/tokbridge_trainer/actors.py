@@ -1,0 +1,127 @@
+"""The Ray side of a run: the cluster, and the actors around learner, feed and rollout workers.
+
+The classes themselves know nothing of Ray; this is the only module that makes actors of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from tokbridge.errors import InvalidConfigError
+from tokbridge.registration import StudentRegistration
+from tokbridge.vocabulary import ByteVocabulary
+from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.feed import Feed
+from tokbridge_trainer.learner import Learner
+from tokbridge_trainer.rollout.worker import RolloutWorker
+from tokbridge_trainer.samples import Sample
+from tokbridge_trainer.student_text import StudentText
+from tokbridge_trainer.threads import use_threads
+
+ActorHandle = Any
+"""A Ray actor; its methods are called with `.remote(…)`."""
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The actors of one run."""
+
+    learner: ActorHandle
+    feed: ActorHandle
+    workers: list[ActorHandle]
+
+
+@contextmanager
+def ray_cluster(config: TrainConfig) -> Iterator[None]:
+    """Connect to the configured cluster, or start a local one and stop it at the end.
+
+    A cluster that this process is already connected to is used and left alone.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(address=config.ray.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def started_actors(
+    config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int
+) -> Iterator[Actors]:
+    """Start all actors, wait until each is ready, and end them with the block.
+
+    Raises:
+        InvalidConfigError: the cluster has too few CPUs or GPUs for them.
+    """
+    _check_resources(config)
+    profile = text.profile
+    feed = ray.remote(num_cpus=0)(Feed).remote(
+        config.teacher, StudentRegistration.from_profile(profile), teacher_arguments(config)
+    )
+    learner = ray.remote(num_cpus=config.ray.learner_cpus, num_gpus=config.ray.learner_gpus)(_LearnerActor).remote(
+        config, text, checkpoint, steps_done
+    )
+    worker_class = ray.remote(num_cpus=config.ray.rollout_cpus, num_gpus=config.ray.rollout_gpus)(_WorkerActor)
+    workers = [
+        worker_class.remote(config, profile.vocabulary, profile.stop_ids, feed) for _ in range(config.rollout.workers)
+    ]
+    actors: list[ActorHandle] = [feed, learner, *workers]
+    try:
+        ray.get([actor.__ray_ready__.remote() for actor in actors])
+        yield Actors(learner, feed, workers)
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+class _LearnerActor(Learner):
+    """The learner in its own process."""
+
+    def __init__(self, config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int) -> None:
+        use_threads(config.ray.threads)
+        super().__init__(config, text, checkpoint, steps_done)
+
+
+class _WorkerActor(RolloutWorker):
+    """A rollout worker in its own process, with the feed as its sink."""
+
+    def __init__(
+        self, config: TrainConfig, vocabulary: ByteVocabulary, stop_ids: frozenset[int], feed: ActorHandle
+    ) -> None:
+        use_threads(config.ray.threads)
+
+        def sink(sample: Sample) -> None:
+            feed.submit.remote(sample)
+
+        super().__init__(config, vocabulary, stop_ids, sink)
+
+
+def teacher_arguments(config: TrainConfig) -> dict[str, Any]:
+    """Arguments of the teacher's chat template: its own where given, else the student's."""
+    own = config.teacher.chat_template_kwargs
+    return config.chat_template_kwargs if own is None else own
+
+
+def _check_resources(config: TrainConfig) -> None:
+    """An actor that never fits would make the run wait for ever."""
+    available = ray.cluster_resources()
+    workers = config.rollout.workers
+    needed = {
+        "CPU": config.ray.learner_cpus + workers * config.ray.rollout_cpus,
+        "GPU": config.ray.learner_gpus + workers * config.ray.rollout_gpus,
+    }
+    for name, count in needed.items():
+        if count > available.get(name, 0.0):
+            raise InvalidConfigError(
+                f"learner and rollout workers ask for {count:g} {name}s, the cluster has {available.get(name, 0.0):g}",
+                field="ray",
+            )

@@ -1,0 +1,102 @@
+"""The configuration of a training run, as one typed document.
+
+It loads without torch and without Ray. Files and overrides are read in `config_loading.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tokbridge_trainer.config_sections import (
+    EvalConfig,
+    LogConfig,
+    LoraConfig,
+    LossConfig,
+    OptimizerConfig,
+    PromptsConfig,
+    PushToHubConfig,
+    RayConfig,
+    RolloutConfig,
+    SamplingConfig,
+    SaveConfig,
+    Section,
+    StudentConfig,
+    TeacherConfig,
+    WarmStartConfig,
+)
+
+
+class TrainConfig(Section):
+    """Everything a run depends on; `tokbridge train --dry-run` prints it with all defaults filled in."""
+
+    output_dir: Path
+    """Metrics, samples, checkpoints and the final model go here."""
+    student: StudentConfig
+    prompts: PromptsConfig
+    teacher: TeacherConfig
+    seed: int = Field(default=0, ge=0)
+    steps: int | None = Field(default=None, ge=1)
+    """On-policy optimizer steps. Either this or `epochs`."""
+    epochs: float | None = Field(default=None, gt=0.0)
+    """Passes over the prompts. Either this or `steps`."""
+    prompts_per_step: int = Field(default=8, ge=1)
+    samples_per_prompt: int = Field(default=1, ge=1)
+    max_prompt_tokens: int = Field(default=1024, ge=1)
+    overlong: Literal["drop", "error"] = "drop"
+    """What becomes of a prompt with more tokens than that; dropped ones are counted."""
+    max_response_tokens: int = Field(default=512, ge=1)
+    """Tokens after which a response is cut, its stop token included."""
+    max_policy_lag: int = Field(default=1, ge=0)
+    """Optimizer steps by which a sample's policy may be behind the one it trains; 0: strictly on-policy."""
+    sampling: SamplingConfig = SamplingConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Extra arguments of the student's chat template, such as `enable_thinking`."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of the computation. Trained parameters and the optimizer's state stay in float32."""
+    device: str = "auto"
+    """Torch device of learner and rollout workers; `auto`: CUDA where the actor has one."""
+    gradient_checkpointing: bool = False
+    micro_batch_tokens: int = Field(default=4096, ge=1)
+    """Prompt and response tokens, padding included, of one forward and backward pass."""
+    lora: LoraConfig | None = None
+    loss: LossConfig = LossConfig()
+    warm_start: WarmStartConfig | None = None
+    eval: EvalConfig = EvalConfig()
+    save: SaveConfig = SaveConfig()
+    resume: str = "auto"
+    """`auto`: from the newest checkpoint in `output_dir`, if any; `never`; or the path of a checkpoint."""
+    log: LogConfig = LogConfig()
+    push_to_hub: PushToHubConfig | None = None
+    ray: RayConfig = RayConfig()
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either `steps` or `epochs`")
+        if self.teacher.spanning == "lookahead" and self.teacher.routing != "bpe":
+            raise ValueError("teacher.spanning: lookahead needs teacher.routing: bpe")
+        if self.eval.every and not (self.eval.prompts or self.eval.responses):
+            raise ValueError("eval.every needs eval.prompts or eval.responses")
+        return self
+
+    @property
+    def warm_start_steps(self) -> int:
+        """Steps of the warm start, 0 without one."""
+        return self.warm_start.steps if self.warm_start else 0
+
+    @property
+    def responses_per_step(self) -> int:
+        """Responses of one on-policy step."""
+        return self.prompts_per_step * self.samples_per_prompt
+
+    def on_policy_steps(self, num_prompts: int) -> int:
+        """Steps on the student's own responses, given how many prompts there are."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return max(1, round(self.epochs * num_prompts / self.prompts_per_step))

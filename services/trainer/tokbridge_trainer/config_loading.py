@@ -1,0 +1,74 @@
+"""Reads a configuration file, applies `key=value` overrides and writes the resolved document.
+
+The module knows the syntax only: what the keys mean stands in `config.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from tokbridge.errors import InvalidConfigError
+from tokbridge_trainer.config import TrainConfig
+
+
+def load_config(path: Path, overrides: Iterable[str] = ()) -> TrainConfig:
+    """Read a YAML file and apply overrides in order.
+
+    Raises:
+        InvalidConfigError: the file is missing, is not a mapping, or a value is wrong; the message names the key.
+    """
+    document = _read_mapping(path)
+    for override in overrides:
+        _apply_override(document, override)
+    return parse_config(document)
+
+
+def parse_config(document: dict[str, Any]) -> TrainConfig:
+    """Check a document; the first wrong key is named in the error."""
+    try:
+        return TrainConfig.model_validate(document)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc'])) or '(whole document)'}: {e['msg']}" for e in error.errors()]
+        field = problems[0].split(":")[0]
+        raise InvalidConfigError("wrong configuration: " + "; ".join(problems), field=field) from None
+
+
+def dump_config(config: TrainConfig) -> str:
+    """The resolved document as YAML; loading it again gives an equal configuration."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfigError(f"cannot read {path}: {error.strerror}", field="(file)") from None
+    except yaml.YAMLError as error:
+        raise InvalidConfigError(f"{path} is not YAML: {error}", field="(file)") from None
+    if not isinstance(document, dict):
+        raise InvalidConfigError(f"{path} must hold a mapping", field="(file)")
+    return document
+
+
+def _apply_override(document: dict[str, Any], override: str) -> None:
+    """Set `a.b.c=VALUE` in place; the value is YAML, so `null`, numbers and lists work (pydantic reads `1e-4`)."""
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise InvalidConfigError(f"an override reads key=value, not {override!r}", field=key)
+    *parents, leaf = key.split(".")
+    section = document
+    for parent in parents:
+        if section.get(parent) is None:
+            section[parent] = {}
+        section = section[parent]
+        if not isinstance(section, dict):
+            raise InvalidConfigError(f"{parent} is not a section in {override!r}", field=key)
+    try:
+        section[leaf] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InvalidConfigError(f"the value in {override!r} is not YAML", field=key) from None

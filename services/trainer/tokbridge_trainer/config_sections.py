@@ -1,0 +1,186 @@
+"""The sections of a training configuration, one class each.
+
+Only pydantic and the standard library are imported: a configuration is read, checked and printed without torch or Ray.
+What the values mean together is checked in `config.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, values are fixed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+class StudentConfig(Section):
+    """The model that learns."""
+
+    model: str
+    """Folder or hub id of the student: weights, `config.json` and `tokenizer.json`."""
+    chat_template: Path | None = None
+    """A Jinja file that replaces the tokenizer's own chat template."""
+    generation_prompt_tail: str | None = None
+    """Text of the student's thinking opening (g_s of the method); unset: read from its chat template."""
+    attention: str | None = None
+    """Attention implementation of transformers (`sdpa`, `eager`, `flash_attention_2`); unset: its default."""
+
+
+class PromptsConfig(Section):
+    """The conversations that the student answers."""
+
+    files: list[str] = Field(min_length=1)
+    """JSONL or Parquet files (globs allowed), with a `messages` or a `prompt` column and, if wanted, `tools`."""
+    limit: int | None = Field(default=None, ge=1)
+    """Use the first so many rows only."""
+    shuffle: bool = True
+    """Order by the seed and the epoch; else as in the files."""
+
+
+class SamplingConfig(Section):
+    """How the student samples; never part of the loss."""
+
+    temperature: float = Field(default=1.0, ge=0.0)
+    """0: the most likely token."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0)
+    """0: no limit."""
+    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
+
+
+class RolloutConfig(Section):
+    """How many responses are written at once, and by how many workers."""
+
+    workers: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    """Responses of one `generate` call of one worker."""
+
+
+class OptimizerConfig(Section):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-5, gt=0.0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = Field(default=0, ge=0)
+    """Steps over which the rate rises linearly from 0."""
+    min_lr_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Where `linear` and `cosine` end, as a share of `lr`."""
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0.0)
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+
+
+class LoraConfig(Section):
+    """Low-rank adapters instead of full fine-tuning."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0.0)
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Module names, as in `peft`."""
+
+
+class LossConfig(Section):
+    """The divergence of spec §7."""
+
+    beta: float = Field(default=0.5, ge=0.0, le=1.0)
+    """0: forward KL; 1: reverse (skewed) KL; between: generalised Jensen-Shannon."""
+    skew: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """λ of the skewed reverse KL; read only where beta = 1."""
+    whitespace: Literal["drop", "keep", "random"] = "drop"
+    """Rows whose emitted token is white space: left out, kept, or as many random other rows left out instead."""
+    chunk_rows: int | None = Field(default=None, ge=1)
+    """Rows whose logits are held at once; unset: what fits 256 MiB."""
+
+
+class TeacherConfig(Section):
+    """The teacher service and what is asked of it."""
+
+    urls: list[str] = Field(min_length=1)
+    """`host:port` of one or more services of one teacher; requests go round robin."""
+    timeout_s: float = Field(default=600.0, gt=0.0)
+    """Over all attempts for one response."""
+    on_failure: Literal["raise", "drop"] = "raise"
+    """`drop`: a response whose scoring failed for good is left out, counted by reason and shown."""
+    routing: Literal["greedy", "bpe"] = "greedy"
+    spanning: Literal["realized", "lookahead"] = "realized"
+    top_k: int = Field(default=0, ge=0)
+    """Cells kept a row; 0: the service's default."""
+    mass: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that the kept cells cover; 0: the service's default."""
+    max_in_flight: int = Field(default=64, ge=1)
+    """Responses that wait for one service at once."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Arguments of the teacher's chat template; unset: those of the student (`chat_template_kwargs`)."""
+
+
+class WarmStartConfig(Section):
+    """A phase on text that the teacher wrote, before the student learns from its own."""
+
+    steps: int = Field(ge=1)
+    responses: list[str] = Field(min_length=1)
+    """JSONL files with `messages`, `response` and `finish`, as `tokbridge teacher generate` writes them."""
+    responses_per_step: int | None = Field(default=None, ge=1)
+    """Unset: `prompts_per_step` × `samples_per_prompt`."""
+    beta: float = Field(default=0.0, ge=0.0, le=1.0)
+    lr: float | None = Field(default=None, gt=0.0)
+    """Unset: `optimizer.lr`."""
+
+
+class EvalConfig(Section):
+    """Measurements during training, on data that is not trained on."""
+
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations, with one before the first step and one after the last; 0: none."""
+    prompts: list[str] = Field(default_factory=list)
+    """Files of held-out conversations."""
+    responses: list[str] = Field(default_factory=list)
+    """JSONL files of teacher-written responses to score the student on."""
+    limit: int | None = Field(default=None, ge=1)
+
+
+class SaveConfig(Section):
+    """Checkpoints."""
+
+    every: int = Field(default=0, ge=0)
+    """Steps between checkpoints; one is always written after the last step. 0: only that one."""
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints that stay on the disk."""
+
+
+class LogConfig(Section):
+    """What is written while training; the JSONL file of metrics is always written."""
+
+    tensorboard: bool = True
+    wandb: str | None = None
+    """Project name at Weights & Biases; unset: not used."""
+    samples: int = Field(default=4, ge=0)
+    """Responses of each step that are written to `samples.jsonl`."""
+    progress: bool = True
+    """A progress display, where the output is a terminal."""
+
+
+class PushToHubConfig(Section):
+    """Upload of the final model."""
+
+    repo_id: str
+    private: bool = True
+
+
+class RayConfig(Section):
+    """The cluster, and what its actors take."""
+
+    address: str | None = None
+    """Address of a running cluster (`auto` finds one); unset: a local one is started."""
+    learner_cpus: float = Field(default=1.0, ge=0.0)
+    learner_gpus: float = Field(default=0.0, ge=0.0)
+    rollout_cpus: float = Field(default=1.0, ge=0.0)
+    rollout_gpus: float = Field(default=0.0, ge=0.0)
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of torch in the learner and in each rollout worker; unset: the cores the process may use."""

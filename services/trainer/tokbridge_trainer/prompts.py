@@ -1,0 +1,145 @@
+"""Prompts: read from files, rendered, checked against the token limit, and put in a reproducible order.
+
+The order is a pure function of the seed and the position, so a resumed run needs to know its step and nothing else.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets.exceptions import DatasetGenerationError
+
+from tokbridge.conversation import message_to_proto
+from tokbridge.errors import InvalidDataError, MalformedConversationError
+from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.data_order import index_at
+from tokbridge_trainer.samples import Prompt
+from tokbridge_trainer.student_text import StudentText
+
+_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The usable prompts of a run."""
+
+    prompts: list[Prompt]
+    num_overlong: int
+    """Prompts left out because they have too many tokens."""
+    seed: int
+    shuffle: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompts in the order of the files."""
+        digest = hashlib.sha256()
+        for prompt in self.prompts:
+            digest.update(len(prompt.token_ids).to_bytes(8, "little") + prompt.token_ids.tobytes())
+        return digest.hexdigest()
+
+    def at(self, start: int, count: int) -> list[Prompt]:
+        """Prompts number `start` … `start + count − 1` of the endless sequence of epochs."""
+        size = len(self.prompts)
+        return [self.prompts[index_at(start + i, size, self.seed, self.shuffle)] for i in range(count)]
+
+
+def load_prompts(config: TrainConfig, text: StudentText) -> PromptSet:
+    """Read and render the prompts that are trained on; errors as `load_prompt_files`."""
+    return load_prompt_files(config.prompts.files, config.prompts.limit, config, text)
+
+
+def load_evaluation_prompts(config: TrainConfig, text: StudentText) -> PromptSet | None:
+    """Read and render the held-out prompts, if there are any."""
+    if not config.eval.prompts:
+        return None
+    return load_prompt_files(config.eval.prompts, config.eval.limit, config, text)
+
+
+def load_prompt_files(files: Sequence[str], limit: int | None, config: TrainConfig, text: StudentText) -> PromptSet:
+    """Read and render prompts, and leave out overlong ones.
+
+    Raises:
+        InvalidDataError: a row cannot be used, a prompt is overlong and `overlong` is `error`, or none is left.
+    """
+    prompts = list(_render_all(read_rows(files, limit), text))
+    kept = [prompt for prompt in prompts if len(prompt.token_ids) <= config.max_prompt_tokens]
+    if config.overlong == "error" and len(kept) < len(prompts):
+        longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+        raise InvalidDataError(
+            f"{len(prompts) - len(kept)} prompts have more than {config.max_prompt_tokens} tokens, "
+            f"row {longest.index} has {len(longest.token_ids)}",
+            row=longest.index,
+        )
+    if not kept:
+        raise InvalidDataError(f"no prompt has at most {config.max_prompt_tokens} tokens")
+    return PromptSet(kept, len(prompts) - len(kept), config.seed, config.prompts.shuffle)
+
+
+def read_rows(patterns: Sequence[str], limit: int | None) -> list[dict[str, Any]]:
+    """Rows of JSONL and Parquet files, in the order of the files.
+
+    Raises:
+        InvalidDataError: a pattern matches no file, or a file is of another kind or malformed.
+    """
+    rows: list[dict[str, Any]] = []
+    for pattern in patterns:
+        paths = sorted(glob.glob(pattern))
+        if not paths:
+            raise InvalidDataError(f"no file matches {pattern}")
+        for path in paths:
+            rows.extend(_read_file(path))
+    return rows[:limit]
+
+
+def conversation_of(row: Mapping[str, Any], index: int) -> list[dict[str, Any]]:
+    """The messages of a row: its `messages`, or its `prompt` (text, which becomes a user turn, or messages).
+
+    A last assistant turn is left out: it is what the student is to write itself. Keys that are null are left out, for
+    a column type of Parquet or Arrow gives every message every key.
+    """
+    value = row.get("messages") or row.get("prompt")
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+        raise InvalidDataError(f"row {index} has neither `messages` nor a `prompt`", row=index)
+    messages = [{k: v for k, v in message.items() if v is not None or k == "content"} for message in value]
+    if len(messages) > 1 and messages[-1].get("role") == "assistant":
+        messages = messages[:-1]
+    try:
+        for position, message in enumerate(messages):
+            message_to_proto(message, position)
+    except MalformedConversationError as error:
+        raise InvalidDataError(f"row {index}: {error.message}", row=index, column="messages") from error
+    return messages
+
+
+def tools_of(row: Mapping[str, Any], index: int) -> list[dict[str, Any]] | None:
+    """The tool definitions of a row, given as a list or as JSON text; None without."""
+    value = row.get("tools")
+    try:
+        tools = json.loads(value) if isinstance(value, str) and value else value
+    except ValueError as error:
+        raise InvalidDataError(f"row {index}: `tools` is not JSON", row=index, column="tools") from error
+    return tools or None
+
+
+def _read_file(path: str) -> list[dict[str, Any]]:
+    builder = _BUILDERS.get(Path(path).suffix.lower())
+    if builder is None:
+        raise InvalidDataError(f"{path} is neither JSONL nor Parquet")
+    try:
+        return datasets.load_dataset(builder, data_files=path, split="train").to_list()
+    except DatasetGenerationError as error:
+        raise InvalidDataError(f"{path} cannot be read as {builder}: {error.__cause__ or error}") from error
+
+
+def _render_all(rows: Sequence[Mapping[str, Any]], text: StudentText) -> Iterator[Prompt]:
+    for index, row in enumerate(rows):
+        yield text.prompt(index, conversation_of(row, index), tools_of(row, index))

@@ -1,0 +1,109 @@
+"""Loads the student model, for learning and for rollouts, and finds its LM head.
+
+Trained parameters are float32 in the learner (forward and backward run under autocast in `dtype`), and `dtype` in the
+rollout workers. Under LoRA the frozen base is `dtype` on both sides.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import PeftModel, get_peft_model
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+from tokbridge.errors import InvalidConfigError
+from tokbridge_trainer.config import TrainConfig
+
+StudentModel = PreTrainedModel | PeftModel
+
+
+def choose_device(name: str) -> torch.device:
+    """The named device; `auto` is CUDA where this process has one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def compute_dtype(config: TrainConfig) -> torch.dtype:
+    """The type of forward and backward."""
+    return getattr(torch, config.dtype)
+
+
+def load_for_learning(config: TrainConfig, device: torch.device, checkpoint: Path | None) -> StudentModel:
+    """The student in training mode, from its own weights or from a checkpoint, with adapters where configured."""
+    if config.lora is None:
+        source = str(checkpoint) if checkpoint else config.student.model
+        model: StudentModel = load_base(config, source, torch.float32, device)
+    else:
+        base = load_base(config, config.student.model, compute_dtype(config), device)
+        model = add_adapters(base, config, checkpoint)
+    if config.gradient_checkpointing:
+        _enable_gradient_checkpointing(model)
+    return model.train()
+
+
+def generate_with(model: StudentModel) -> Callable[..., torch.Tensor]:
+    """transformers' `generate` of a student, adapters in place."""
+    return cast("Callable[..., torch.Tensor]", causal_model(model).generate)
+
+
+def load_for_rollouts(config: TrainConfig, device: torch.device) -> StudentModel:
+    """The student in inference mode; its trained parameters are replaced by the learner's before the first rollout."""
+    dtype = compute_dtype(config)
+    model = add_adapters(load_base(config, config.student.model, dtype, device), config)
+    torch.nn.Module.to(model, dtype)
+    # Defaults of the model's own generation config must not leak into sampling.
+    causal_model(model).generation_config = GenerationConfig()
+    return model.eval()
+
+
+def load_base(config: TrainConfig, source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The bare causal model."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=config.student.attention)
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"cannot load the student {source!r}: {error}", field="student.model") from error
+    torch.nn.Module.to(model, device)
+    return model
+
+
+def add_adapters(model: PreTrainedModel, config: TrainConfig, checkpoint: Path | None = None) -> StudentModel:
+    """Wrap the model in LoRA adapters where configured: those of a checkpoint, or fresh ones seeded by the run."""
+    if config.lora is None:
+        return model
+    if checkpoint is not None:
+        return PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)
+    torch.manual_seed(config.seed)
+    adapters = PeftLoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.lora.rank,
+        lora_alpha=config.lora.alpha,  # type: ignore[arg-type]  # a ratio; peft's annotation says int
+        lora_dropout=config.lora.dropout,
+        target_modules=config.lora.target_modules,
+    )
+    return get_peft_model(model, adapters)  # type: ignore[return-value]
+
+
+def causal_model(model: StudentModel) -> PreTrainedModel:
+    """The model with its LM head, adapters in place."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model  # type: ignore[return-value]
+
+
+def _enable_gradient_checkpointing(model: StudentModel) -> None:
+    causal = causal_model(model)
+    causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    causal.config.use_cache = False
+
+
+def export_model(model: StudentModel, folder: Path, dtype: torch.dtype) -> None:
+    """Write a bare causal model in `dtype`, adapters merged into a copy; `model` itself is left as it is."""
+    bare = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
+    weights = {name: tensor.to(dtype) for name, tensor in bare.state_dict().items()}
+    bare.config.dtype = dtype
+    bare.save_pretrained(folder, state_dict=weights)

@@ -1,0 +1,38 @@
+"""One Ray cluster a session, and tiny models on the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from support.tiny_models import TINY_STUDENT, TINY_TEACHER, TinyRecipe, save_tiny_model
+
+OTHER_TEACHER = TinyRecipe("other-teacher", TINY_STUDENT.text + "zebra quiz", 390, "begin", "end", seed=9)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster_address() -> Iterator[str]:
+    """Address of a real local cluster that this process is connected to."""
+    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield context.address_info["address"]
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of a student and of two teachers with different tokenizers."""
+    root = tmp_path_factory.mktemp("models")
+    recipes = {"student": TINY_STUDENT, "teacher": TINY_TEACHER, "other_teacher": OTHER_TEACHER}
+    return {name: save_tiny_model(recipe, root / name) for name, recipe in recipes.items()}
+
+
+@pytest.fixture(scope="session")
+def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten short prompts."""
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"question number {i}?"}) + "\n" for i in range(10)))
+    return path

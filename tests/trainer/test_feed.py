@@ -1,0 +1,165 @@
+"""The feed with stand-in clients: concurrent, each sample once, failures raised or dropped and counted."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from support.random_rows import random_rows
+from support.training import make_config, make_sample, score
+from tokbridge.errors import DeadlineExceededError, TeacherMismatchError, UnspellableByteError
+from tokbridge_trainer.feed import Feed
+from tokbridge_trainer.samples import SampleKey
+
+
+class Description:
+    """What the feed reads of a teacher's description."""
+
+    def __init__(self, model):
+        self.model = model
+        self.identity = {"model": model}
+
+
+class Client:
+    """Answers each request when told to, or fails as told."""
+
+    def __init__(self, model="teacher", failures=()):
+        self.model = model
+        self.failures = dict(failures)
+        self.requests = []
+        self.waiting = 0
+        self.most_waiting = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def connect(self, student):
+        return Description(self.model)
+
+    async def score(self, request):
+        self.requests.append(request)
+        self.waiting += 1
+        self.most_waiting = max(self.waiting, self.most_waiting)
+        await self.gate.wait()
+        self.waiting -= 1
+        if request.request_id in self.failures:
+            raise self.failures[request.request_id]
+        sample = make_sample([1], request.token_ids.tolist(), request.stop_id)
+        return score(sample, random_rows(np.random.default_rng(0), request.num_rows)).result
+
+    async def close(self):
+        pass
+
+
+async def make_feed(clients, **teacher):
+    urls = [f"localhost:{port + 1}" for port in range(len(clients))]
+    config = make_config(teacher={"urls": urls, **teacher})
+    by_url = dict(zip(urls, clients, strict=True))
+    feed = Feed(config.teacher, None, {"enable_thinking": True}, lambda url, _: by_url[url])
+    await feed.connect()
+    return feed
+
+
+def sample_of(step, prompt_index, sample_index=0):
+    return make_sample([1, 2], [3, 4, 5], None, SampleKey(step, prompt_index, sample_index))
+
+
+async def test_samples_are_sent_at_once_and_collected_in_the_order_of_their_keys():
+    client = Client()
+    feed = await make_feed([client])
+    for prompt_index in (2, 0, 1):
+        await feed.submit(sample_of(0, prompt_index))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(client.requests) == 3
+    report, batch = await feed.collect(0, 3)
+    assert [scored.sample.key.prompt_index for scored in batch.scored] == [0, 1, 2]
+    assert report.seconds >= 0
+    assert client.requests[0].template_arguments == {"enable_thinking": True}
+
+
+async def test_steps_do_not_mix():
+    feed = await make_feed([Client()])
+    await feed.submit(sample_of(1, 0))
+    collecting = asyncio.create_task(feed.collect(0, 1))
+    await asyncio.sleep(0.01)
+    assert not collecting.done()
+    await feed.submit(sample_of(0, 0))
+    assert (await collecting)[1].scored[0].sample.key.step == 0
+    assert (await feed.collect(1, 1))[1].scored[0].sample.key.step == 1
+
+
+async def test_a_sample_that_comes_twice_is_scored_once():
+    client = Client()
+    feed = await make_feed([client])
+    for _ in range(2):
+        await feed.submit(sample_of(0, 0))
+    await feed.submit(sample_of(0, 1))
+    _, batch = await feed.collect(0, 2)
+    assert len(batch.scored) == len(client.requests) == 2
+
+
+async def test_no_more_than_the_limit_wait_for_a_service():
+    client = Client()
+    client.gate.clear()
+    feed = await make_feed([client], max_in_flight=2)
+    for prompt_index in range(5):
+        await feed.submit(sample_of(0, prompt_index))
+    await asyncio.sleep(0.01)
+    client.gate.set()
+    await feed.collect(0, 5)
+    assert client.most_waiting == 2
+
+
+async def test_urls_share_the_prompts_and_samples_of_one_prompt_stay_together():
+    clients = [Client(), Client()]
+    feed = await make_feed(clients)
+    for prompt_index in range(4):
+        for sample_index in range(2):
+            await feed.submit(sample_of(0, prompt_index, sample_index))
+    await feed.collect(0, 8)
+    for parity, client in enumerate(clients):
+        prompts = [int(request.request_id.split("-")[1].removeprefix("prompt")) for request in client.requests]
+        assert len(prompts) == 4
+        assert {prompt % 2 for prompt in prompts} == {parity}
+
+
+async def test_different_teachers_behind_the_urls_are_refused():
+    with pytest.raises(TeacherMismatchError):
+        await make_feed([Client("one"), Client("two")])
+
+
+async def test_failures_are_raised_by_default():
+    feed = await make_feed([Client(failures={"step0-prompt1-sample0": DeadlineExceededError("late")})])
+    await feed.submit(sample_of(0, 0))
+    await feed.submit(sample_of(0, 1))
+    with pytest.raises(DeadlineExceededError, match="late"):
+        await feed.collect(0, 2)
+
+
+async def test_dropped_samples_are_counted_by_reason():
+    failures = {
+        "step0-prompt0-sample0": DeadlineExceededError("late"),
+        "step0-prompt2-sample0": UnspellableByteError("byte"),
+    }
+    feed = await make_feed([Client(failures=failures)], on_failure="drop")
+    for prompt_index in range(4):
+        await feed.submit(sample_of(0, prompt_index))
+    _, batch = await feed.collect(0, 4)
+    assert [scored.sample.key.prompt_index for scored in batch.scored] == [1, 3]
+    assert batch.drops == {"deadline_exceeded": 1, "unspellable_byte": 1}
+    assert batch.num_response_tokens == 6
+
+
+async def test_a_fault_that_is_no_typed_error_does_not_hang_the_step():
+    feed = await make_feed([Client(failures={"step0-prompt0-sample0": ZeroDivisionError()})])
+    await feed.submit(sample_of(0, 0))
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(feed.collect(0, 1), 5)
+
+
+async def test_closing_ends_what_is_under_way():
+    client = Client()
+    client.gate.clear()
+    feed = await make_feed([client])
+    await feed.submit(sample_of(0, 0))
+    await asyncio.wait_for(feed.close(), 5)

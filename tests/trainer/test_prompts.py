@@ -1,0 +1,106 @@
+"""Prompts from files: columns, limits, order."""
+
+import json
+
+import datasets
+import pytest
+
+from support.training import make_config
+from tokbridge.errors import InvalidDataError
+from tokbridge_trainer.prompts import conversation_of, load_evaluation_prompts, load_prompts, read_rows, tools_of
+
+USER = {"role": "user", "content": "hello"}
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def config_for(folder, files, **values):
+    return make_config(folder, prompts={"files": files, "shuffle": False}, **values)
+
+
+def test_prompts_are_rendered_with_the_students_template(tmp_path, student_folder, student_text):
+    file = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "hello"}, {"prompt": "again"}])
+    prompts = load_prompts(config_for(student_folder, [file]), student_text).prompts
+    ids = prompts[0].token_ids
+    control = student_text.profile.control_ids
+    assert ids[0] == control["<|turn|>"]
+    text = student_text.profile.vocabulary.content_of(ids).decode()
+    assert text == "user\nhello\nassistant\n"
+    assert [prompt.index for prompt in prompts] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": "hello"}, [USER]),
+        ({"prompt": [USER]}, [USER]),
+        ({"messages": [USER]}, [USER]),
+        ({"messages": [USER, {"role": "assistant", "content": "an answer"}]}, [USER]),
+        ({"messages": [USER | {"name": None}]}, [USER]),
+        ({"messages": [{"role": "tool", "content": None}]}, [{"role": "tool", "content": None}]),
+    ],
+)
+def test_columns_become_conversations(row, expected):
+    assert conversation_of(row, 0) == expected
+
+
+@pytest.mark.parametrize("row", [{}, {"text": "x"}, {"messages": "x y"[:0]}, {"prompt": 3}, {"messages": [{"content": "x"}]}])
+def test_rows_that_are_no_conversation_name_their_index(row):
+    with pytest.raises(InvalidDataError) as error:
+        conversation_of(row, 7)
+    assert error.value.details["row"] == 7
+
+
+def test_tools_are_a_list_or_json_text():
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert tools_of({"tools": tools}, 0) == tools_of({"tools": json.dumps(tools)}, 0) == tools
+    assert tools_of({"tools": ""}, 0) is None
+    with pytest.raises(InvalidDataError):
+        tools_of({"tools": "{"}, 0)
+
+
+def test_jsonl_and_parquet_and_globs_in_the_order_of_the_files(tmp_path):
+    write_jsonl(tmp_path / "b.jsonl", [{"prompt": "2"}])
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1"}])
+    datasets.Dataset.from_list([{"prompt": "3"}, {"prompt": "4"}]).to_parquet(tmp_path / "c.parquet")
+    rows = read_rows([str(tmp_path / "*.jsonl"), str(tmp_path / "c.parquet")], 3)
+    assert [row["prompt"] for row in rows] == ["1", "2", "3"]
+
+
+def test_files_that_cannot_be_read_are_typed_errors(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "x"\n{')
+    (tmp_path / "x.csv").write_text("prompt\nx\n")
+    for pattern in ("none.jsonl", "bad.jsonl", "x.csv"):
+        with pytest.raises(InvalidDataError):
+            read_rows([str(tmp_path / pattern)], None)
+
+
+def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, student_folder, student_text):
+    file = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "hello"}, {"prompt": "hello " * 100}])
+    config = config_for(student_folder, [file])
+    prompts = load_prompts(config, student_text)
+    assert (len(prompts.prompts), prompts.num_overlong) == (1, 1)
+    with pytest.raises(InvalidDataError, match="row 1"):
+        load_prompts(config.model_copy(update={"overlong": "error"}), student_text)
+    with pytest.raises(InvalidDataError, match="no prompt"):
+        load_prompts(config.model_copy(update={"max_prompt_tokens": 2}), student_text)
+
+
+def test_the_order_wraps_around_epochs_and_the_fingerprint_follows_the_data(tmp_path, student_folder, student_text):
+    file = write_jsonl(tmp_path / "p.jsonl", [{"prompt": str(i)} for i in range(3)])
+    prompts = load_prompts(config_for(student_folder, [file]), student_text)
+    assert [prompt.index for prompt in prompts.at(2, 5)] == [2, 0, 1, 2, 0]
+    other = load_prompts(config_for(student_folder, [write_jsonl(tmp_path / "q.jsonl", [{"prompt": "x"}])]), student_text)
+    assert prompts.fingerprint != other.fingerprint
+
+
+def test_evaluation_prompts_are_optional(tmp_path, student_folder, student_text):
+    file = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    assert load_evaluation_prompts(config_for(student_folder, [file]), student_text) is None
+    config = config_for(student_folder, [file], eval={"every": 1, "prompts": [file], "limit": 1})
+    held_out = load_evaluation_prompts(config, student_text)
+    assert held_out is not None
+    assert len(held_out.prompts) == 1
