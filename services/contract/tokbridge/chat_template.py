@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,7 +112,7 @@ class ChatTemplate:
         with_prompt, without = (
             self.render(messages, tools=tools, add_generation_prompt=add, arguments=arguments) for add in (True, False)
         )
-        return self.thinking_tail(with_prompt[len(os.path.commonprefix([with_prompt, without])) :])
+        return self.thinking_tail(with_prompt[_shared_length(with_prompt, without) :])
 
     def thinking_tail(self, generation_prompt: str) -> str:
         """The part of a generation prompt from its first thinking tag after the last control token on, or ""."""
@@ -157,7 +156,7 @@ class ChatTemplate:
 
     @cached_property
     def _wants_argument_mappings(self) -> bool:
-        """Whether tool-call arguments must be mappings: JSON text makes the template fail, or comes out quoted twice."""
+        """Whether tool-call arguments must be mappings: as JSON text they make it fail, or come out quoted twice."""
         key = "probe_key"
         call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": json.dumps({key: 1})}}
         assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -166,3 +165,9 @@ class ChatTemplate:
         except ChatTemplateError:
             return True
         return f'\\"{key}' in text
+
+
+def _shared_length(a: str, b: str) -> int:
+    """Length of the longest common prefix."""
+    shared = min(len(a), len(b))
+    return next((i for i in range(shared) if a[i] != b[i]), shared)

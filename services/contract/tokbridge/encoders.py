@@ -43,7 +43,7 @@ def _text_encoder(spec: JsonObject, control_ids: Collection[int]) -> Tokenizer:
     plain = {**spec, "added_tokens": added, "truncation": None, "padding": None, "post_processor": None}
     try:
         encoder = Tokenizer.from_str(json.dumps(plain))
-    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+    except Exception as error:  # the library raises nothing narrower
         raise InvalidVocabularyError("the tokenizers library cannot read this tokenizer.json") from error
     encoder.encode_special_tokens = True
     return encoder

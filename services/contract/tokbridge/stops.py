@@ -83,7 +83,7 @@ def _probe(
 
 
 def _after_call(template: ChatTemplate, pattern: re.Pattern[str]) -> tuple[str | None, str | None]:
-    """The control token that ends a turn with a tool call: the last one of the turn, else what the next one begins with."""
+    """The control token that ends a turn with a tool call: the turn's last, else what the next one begins with."""
     alone, note = _after(template, [_USER, _CALLING], _CALL)
     inside = pattern.findall(alone)
     if note or inside:

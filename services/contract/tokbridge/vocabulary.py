@@ -48,8 +48,14 @@ class ByteVocabulary:
         ids = self.canonical_ids
         if ids.shape != (self.size,) or ids.dtype != np.int32 or (ids < -1).any() or (ids >= self.size).any():
             raise InvalidVocabularyError(f"canonical ids must be {self.size} int32 between -1 and {self.size - 1}")
-        if tuple(None if i < 0 else self.token_bytes[i] for i in ids.tolist()) != self.token_bytes:
-            raise InvalidVocabularyError("canonical ids must lead to the same bytes")
+        content = ids[ids >= 0]
+        led_to = tuple(None if i < 0 else self.token_bytes[i] for i in ids.tolist())
+        if (
+            led_to != self.token_bytes
+            or len(content) != self.size - led_to.count(None)
+            or (ids[content] != content).any()
+        ):
+            raise InvalidVocabularyError("canonical ids must lead to the same bytes, and from there to themselves")
 
     @property
     def size(self) -> int:

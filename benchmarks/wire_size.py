@@ -1,0 +1,167 @@
+"""What truncation costs: bytes a row on the wire, and the relative error of the divergence, over top-k and covered mass.
+
+Real weights on real text: SmolLM2-135M-Instruct is the teacher; the students are its body transplanted onto two other
+tokenizers, untrained. The divergence is JSD (β = ½), summed over content rows, on the truncated partition against the
+full one (spec §6, §7). A row takes 20 bytes and each of its cells 6. Budget: 160 bytes a row at 1 % error.
+
+    python benchmarks/wire_size.py [--tokens 256] [--chunk 32]
+"""
+
+from __future__ import annotations
+
+import argparse
+import pydoc_data.topics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "quickstart")]
+
+from build_student import mean_embeddings, merges_only
+from fetch_teacher import fetch_teacher
+from support.real_tokenizers import cache_root, real_tokenizer_folder
+from tokbridge.targets import TargetRows
+from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
+from tokbridge_teacher.assembly import RowAssembler
+from tokbridge_teacher.marginal import marginalize
+from tokbridge_teacher.options import MAX_TOP_K, ScoringOptions
+from tokbridge_teacher.planning import build_plan
+from tokbridge_teacher.routing import compile_pair
+from tokbridge_teacher.segmentation import ContentTokenizer
+
+STUDENTS = ("deepseek-coder-33b-base", "qwen-3.5")
+TOP_KS = (8, 16, 24, 32, 48, 64, 128)
+MASSES = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
+ROW_BYTES, CELL_BYTES = 20, 6
+
+
+@dataclass(frozen=True)
+class FullRow:
+    """One row, all cells: target and student probabilities by falling target, and the emitted token's place."""
+
+    target: NDArray[np.float64]
+    student: NDArray[np.float64]
+    emitted_place: int
+
+    def cut(self, top_k: int, mass: float) -> tuple[int, float]:
+        """Cells kept, and the divergence on what is kept (spec §6)."""
+        before = np.concatenate([[0.0], np.cumsum(self.target)[:-1]])
+        keep = (np.arange(len(self.target)) < top_k) & (before < (mass if mass < 1 else np.inf)) & (self.target > 0)
+        keep[self.emitted_place] = True
+        return int(keep.sum()), jensen_shannon(with_rest(self.target[keep]), with_rest(self.student[keep]))
+
+
+def with_rest(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.append(probabilities, max(1.0 - probabilities.sum(), 0.0))
+
+
+def jensen_shannon(t: NDArray[np.float64], p: NDArray[np.float64]) -> float:
+    middle = np.log(np.maximum((t + p) / 2, 1e-300))
+    return float(sum(((x * (np.log(np.maximum(x, 1e-300)) - middle)).sum()) / 2 for x in (t, p)))
+
+
+class Pair:
+    """The teacher and one student, with the models' log-probabilities of one text."""
+
+    def __init__(self, teacher: Path, student_name: str, tokens: int, chunk: int) -> None:
+        self.chunk = chunk
+        self.teacher, self.student = load_tokenizer(teacher), load_tokenizer(real_tokenizer_folder(student_name))
+        teacher_encoder, student_encoder = (
+            ContentTokenizer(side.files.tokenizer_json, side.vocabulary) for side in (self.teacher, self.student)
+        )
+        text = pydoc_data.topics.topics["for"] + pydoc_data.topics.topics["while"] + pydoc_data.topics.topics["exprlists"]
+        cut = int(teacher_encoder.segment(text.encode()).boundaries[tokens])
+        self.content = text.encode()[:cut]
+        self.segmentation = teacher_encoder.segment(self.content)
+        self.student_ids = student_encoder.segment(self.content).ids
+        model = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32)
+        self.teacher_hidden, self.teacher_head = self._run(model, self.teacher, self.segmentation.ids)
+        transplant(model, self.student, merges_only(teacher))
+        self.student_hidden, self.student_head = self._run(model, self.student, self.student_ids)
+
+    @staticmethod
+    @torch.no_grad()
+    def _run(model: PreTrainedModel, side: TokenizerProfile, ids: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states [len(ids) + 1, h] that predict each token and the one after, and the head [V, h]."""
+        prompt = [side.turn_end_id]
+        hidden = model.get_decoder()(torch.tensor([[*prompt, *ids.tolist()]])).last_hidden_state[0]
+        return hidden, model.get_output_embeddings().weight.detach().clone()
+
+    @torch.no_grad()
+    def rows(self) -> Iterator[FullRow]:
+        """All content rows."""
+        tables = compile_pair(
+            self.teacher.vocabulary, self.student.vocabulary, "greedy", student_encoder=None, cache_folder=None
+        )
+        plan = build_plan(
+            tables,
+            self.segmentation,
+            self.student_ids,
+            self.content,
+            teacher_stop_ids=self.teacher.stop_ids,
+            stop_id=None,
+            turn_end_id=self.student.turn_end_id,
+            given_bytes=0,
+            options=ScoringOptions("greedy", "realized", MAX_TOP_K, 1.0),
+        )
+        assembler, device_tables = RowAssembler(plan, tables), tables.on_device("cpu")
+        for start in range(0, plan.num_positions, self.chunk):
+            stop = min(start + self.chunk, plan.num_positions)
+            logits = self.teacher_hidden[start:stop] @ self.teacher_head.T
+            yield from self._full_rows(assembler.add(marginalize(logits, plan.slice(start, stop), device_tables)))
+
+    def _full_rows(self, rows: TargetRows) -> Iterator[FullRow]:
+        for index in np.flatnonzero(rows.has_target()).tolist():
+            row = rows.first_row + index
+            cells = slice(int(rows.row_offsets[index]), int(rows.row_offsets[index + 1]))
+            ids = rows.cell_ids[cells]
+            log_probs = (self.student_head @ self.student_hidden[row]).double().log_softmax(0)
+            yield FullRow(
+                np.exp(rows.cell_log_probs[cells].astype(np.float64)),
+                log_probs[torch.as_tensor(ids.astype(np.int64))].exp().numpy(),
+                int(np.flatnonzero(ids == self.student_ids[row])[0]),
+            )
+
+
+def transplant(model: PreTrainedModel, student: TokenizerProfile, merges: object) -> None:
+    """Give the model embeddings for the student's tokens, each the mean of its bytes' pieces."""
+    old = model.get_input_embeddings().weight.detach().clone()
+    embeddings = mean_embeddings(student.vocabulary, merges, old)
+    model.resize_token_embeddings(len(embeddings), mean_resizing=False)
+    model.get_input_embeddings().weight.data.copy_(embeddings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--chunk", type=int, default=32)
+    arguments = parser.parse_args()
+    teacher = fetch_teacher(cache_root())
+    for name in STUDENTS:
+        rows = list(Pair(teacher, name, arguments.tokens, arguments.chunk).rows())
+        full = sum(jensen_shannon(with_rest(row.target), with_rest(row.student)) for row in rows)
+        title = f"SmolLM2-135M-Instruct → {name}: {len(rows)} rows, mean JSD {full / len(rows):.4f}; bytes a row / error %"
+        table = Table("mass", *(f"top {k}" for k in TOP_KS), title=title)
+        for mass in MASSES:
+            entries = []
+            for top_k in TOP_KS:
+                counts, values = zip(*(row.cut(top_k, mass) for row in rows), strict=True)
+                num_bytes = ROW_BYTES + CELL_BYTES * float(np.mean(counts))
+                error = 100 * (1 - sum(values) / full)
+                mark = "*" if num_bytes <= 160 and error <= 1 else ""
+                entries.append(f"{num_bytes:.0f} / {error:.2f}{mark}")
+            table.add_row(f"{mass}", *entries)
+        Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()
