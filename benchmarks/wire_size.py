@@ -1,10 +1,11 @@
 """What truncation costs: bytes a row on the wire, and the relative error of the divergence, over top-k and covered mass.
 
-Real weights on real text: SmolLM2-135M-Instruct is the teacher; the students are its body transplanted onto two other
-tokenizers, untrained. The divergence is JSD (β = ½), summed over content rows, on the truncated partition against the
+Real weights: SmolLM2-135M-Instruct is the teacher; the students are its body transplanted onto two other tokenizers,
+untrained. The response is what the teacher itself writes to a question, or with `--text` documentation, on which so
+small a teacher is far less sure than one that is worth its name. The divergence is JSD (β = ½), summed over content rows, on the truncated partition against the
 full one (spec §6, §7). A row takes 20 bytes and each of its cells 6. Budget: 160 bytes a row at 1 % error.
 
-    python benchmarks/wire_size.py [--tokens 256] [--chunk 32]
+    python benchmarks/wire_size.py [--tokens 192] [--chunk 32] [--text]
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +30,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "quickstart")]
 
 from build_student import mean_embeddings, merges_only
 from fetch_teacher import fetch_teacher
+
 from support.real_tokenizers import cache_root, real_tokenizer_folder
 from tokbridge.targets import TargetRows
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
@@ -39,9 +42,12 @@ from tokbridge_teacher.routing import compile_pair
 from tokbridge_teacher.segmentation import ContentTokenizer
 
 STUDENTS = ("deepseek-coder-33b-base", "qwen-3.5")
-TOP_KS = (8, 16, 24, 32, 48, 64, 128)
+TOP_KS = (8, 16, 24, 32, 48, 56, 64, 128)
 MASSES = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 ROW_BYTES, CELL_BYTES = 20, 6
+QUESTION = "Explain how to compute 12 * 14, then write a Python function that multiplies two numbers."
+TEACHER_PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+STUDENT_PROMPT = f"user\n{QUESTION}\nassistant\n"
 
 
 @dataclass(frozen=True)
@@ -72,29 +78,24 @@ def jensen_shannon(t: NDArray[np.float64], p: NDArray[np.float64]) -> float:
 class Pair:
     """The teacher and one student, with the models' log-probabilities of one text."""
 
-    def __init__(self, teacher: Path, student_name: str, tokens: int, chunk: int) -> None:
+    def __init__(self, teacher: Path, student_name: str, tokens: int, chunk: int, *, is_text: bool) -> None:
         self.chunk = chunk
         self.teacher, self.student = load_tokenizer(teacher), load_tokenizer(real_tokenizer_folder(student_name))
         teacher_encoder, student_encoder = (
             ContentTokenizer(side.files.tokenizer_json, side.vocabulary) for side in (self.teacher, self.student)
         )
-        text = pydoc_data.topics.topics["for"] + pydoc_data.topics.topics["while"] + pydoc_data.topics.topics["exprlists"]
-        cut = int(teacher_encoder.segment(text.encode()).boundaries[tokens])
-        self.content = text.encode()[:cut]
+        library = Tokenizer.from_file(str(teacher / "tokenizer.json"))
+        prompt = library.encode(TEACHER_PROMPT, add_special_tokens=False).ids
+        model = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32)
+        text = "".join(pydoc_data.topics.topics[name] for name in ("for", "while", "exprlists")).encode()
+        by_teacher = teacher_encoder.segment(text).ids[:tokens].tolist() if is_text else written(model, prompt, tokens)
+        self.content = self.teacher.vocabulary.content_of(by_teacher)
         self.segmentation = teacher_encoder.segment(self.content)
         self.student_ids = student_encoder.segment(self.content).ids
-        model = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32)
-        self.teacher_hidden, self.teacher_head = self._run(model, self.teacher, self.segmentation.ids)
+        self.teacher_hidden, self.teacher_head = run(model, prompt, self.segmentation.ids)
         transplant(model, self.student, merges_only(teacher))
-        self.student_hidden, self.student_head = self._run(model, self.student, self.student_ids)
-
-    @staticmethod
-    @torch.no_grad()
-    def _run(model: PreTrainedModel, side: TokenizerProfile, ids: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states [len(ids) + 1, h] that predict each token and the one after, and the head [V, h]."""
-        prompt = [side.turn_end_id]
-        hidden = model.get_decoder()(torch.tensor([[*prompt, *ids.tolist()]])).last_hidden_state[0]
-        return hidden, model.get_output_embeddings().weight.detach().clone()
+        student_prompt = student_encoder.segment(STUDENT_PROMPT.encode()).ids.tolist()
+        self.student_hidden, self.student_head = run(model, student_prompt, self.student_ids)
 
     @torch.no_grad()
     def rows(self) -> Iterator[FullRow]:
@@ -132,7 +133,19 @@ class Pair:
             )
 
 
-def transplant(model: PreTrainedModel, student: TokenizerProfile, merges: object) -> None:
+@torch.no_grad()
+def run(model: PreTrainedModel, prompt: list[int], ids: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states [len(ids) + 1, h] that predict each token and the one after, and the head [V, h]."""
+    hidden = model.get_decoder()(torch.tensor([[*prompt, *ids.tolist()]])).last_hidden_state[0, len(prompt) - 1 :]
+    return hidden, model.get_output_embeddings().weight.detach().clone()
+
+
+def written(model: PreTrainedModel, prompt: list[int], tokens: int) -> list[int]:
+    """What the model answers, greedily."""
+    return model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)[0, len(prompt) :].tolist()
+
+
+def transplant(model: PreTrainedModel, student: TokenizerProfile, merges: Tokenizer) -> None:
     """Give the model embeddings for the student's tokens, each the mean of its bytes' pieces."""
     old = model.get_input_embeddings().weight.detach().clone()
     embeddings = mean_embeddings(student.vocabulary, merges, old)
@@ -142,14 +155,17 @@ def transplant(model: PreTrainedModel, student: TokenizerProfile, merges: object
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=192)
+    parser.add_argument("--text", action="store_true")
     parser.add_argument("--chunk", type=int, default=32)
     arguments = parser.parse_args()
     teacher = fetch_teacher(cache_root())
     for name in STUDENTS:
-        rows = list(Pair(teacher, name, arguments.tokens, arguments.chunk).rows())
+        rows = list(Pair(teacher, name, arguments.tokens, arguments.chunk, is_text=arguments.text).rows())
         full = sum(jensen_shannon(with_rest(row.target), with_rest(row.student)) for row in rows)
-        title = f"SmolLM2-135M-Instruct → {name}: {len(rows)} rows, mean JSD {full / len(rows):.4f}; bytes a row / error %"
+        title = (
+            f"SmolLM2-135M-Instruct → {name}: {len(rows)} rows, mean JSD {full / len(rows):.4f}; bytes a row / error %"
+        )
         table = Table("mass", *(f"top {k}" for k in TOP_KS), title=title)
         for mass in MASSES:
             entries = []
