@@ -1,9 +1,10 @@
-"""What truncation costs: bytes a row on the wire, and the relative error of the divergence, over top-k and covered mass.
+"""What truncation costs: bytes a row on the wire and relative error of the divergence, over top-k and covered mass.
 
 Real weights: SmolLM2-135M-Instruct is the teacher; the students are its body transplanted onto two other tokenizers,
 untrained. The response is what the teacher itself writes to a question, or with `--text` documentation, on which so
-small a teacher is far less sure than one that is worth its name. The divergence is JSD (β = ½), summed over content rows, on the truncated partition against the
-full one (spec §6, §7). A row takes 20 bytes and each of its cells 6. Budget: 160 bytes a row at 1 % error.
+small a teacher is far less sure than one that is worth its name. The divergence is JSD (β = ½), summed over content
+rows, on the truncated partition against the full one (spec §6, §7). A row takes 20 bytes and each of its cells 6.
+Entries within the budget of 160 bytes at 1 % are marked.
 
     python benchmarks/wire_size.py [--tokens 192] [--chunk 32] [--text]
 """
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +25,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "quickstart")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "quickstart"))
 
-from build_student import mean_embeddings, merges_only
-from fetch_teacher import fetch_teacher
+from build_student import mean_embeddings, merges_only  # pyright: ignore[reportMissingImports]
+from fetch_teacher import fetch_teacher  # pyright: ignore[reportMissingImports]
 
 from support.real_tokenizers import cache_root, real_tokenizer_folder
 from tokbridge.targets import TargetRows
@@ -86,7 +88,7 @@ class Pair:
         )
         library = Tokenizer.from_file(str(teacher / "tokenizer.json"))
         prompt = library.encode(TEACHER_PROMPT, add_special_tokens=False).ids
-        model = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32)
         text = "".join(pydoc_data.topics.topics[name] for name in ("for", "while", "exprlists")).encode()
         by_teacher = teacher_encoder.segment(text).ids[:tokens].tolist() if is_text else written(model, prompt, tokens)
         self.content = self.teacher.vocabulary.content_of(by_teacher)
@@ -134,18 +136,18 @@ class Pair:
 
 
 @torch.no_grad()
-def run(model: PreTrainedModel, prompt: list[int], ids: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+def run(model: Any, prompt: list[int], ids: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states [len(ids) + 1, h] that predict each token and the one after, and the head [V, h]."""
     hidden = model.get_decoder()(torch.tensor([[*prompt, *ids.tolist()]])).last_hidden_state[0, len(prompt) - 1 :]
     return hidden, model.get_output_embeddings().weight.detach().clone()
 
 
-def written(model: PreTrainedModel, prompt: list[int], tokens: int) -> list[int]:
+def written(model: Any, prompt: list[int], tokens: int) -> list[int]:
     """What the model answers, greedily."""
     return model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)[0, len(prompt) :].tolist()
 
 
-def transplant(model: PreTrainedModel, student: TokenizerProfile, merges: Tokenizer) -> None:
+def transplant(model: Any, student: TokenizerProfile, merges: Tokenizer) -> None:
     """Give the model embeddings for the student's tokens, each the mean of its bytes' pieces."""
     old = model.get_input_embeddings().weight.detach().clone()
     embeddings = mean_embeddings(student.vocabulary, merges, old)

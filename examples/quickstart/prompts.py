@@ -11,33 +11,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 THINGS = """
-anchor apple bakery balloon bamboo banana battery beach bee bicycle bird book bread bridge butter butterfly cactus camera
-candle carrot castle cat chair cheese chess chicken clock cloud coconut coffee compass computer copper coral cotton
-cow crocodile desert diamond dog dolphin drum eagle earthquake egg elephant eclipse farm feather fire fish flower
-forest fox frog garden giraffe glacier glass gold grape guitar hammer honey horse hospital hurricane ice insect
-island jellyfish kangaroo kettle kitchen kite ladder lake lamp lemon library lighthouse lightning lion magnet map market
-microscope milk mirror monkey moon mosquito mountain mushroom museum newspaper notebook ocean octopus olive onion
-orange orchestra owl oxygen paint panda paper parrot peach pencil penguin pepper piano pillow pilot pizza planet
+anchor apple bakery balloon bamboo banana battery beach bee bicycle bird book bread bridge butter butterfly cactus
+camera candle carrot castle cat chair cheese chess chicken clock cloud coconut coffee compass computer copper coral
+cotton cow crocodile desert diamond dog dolphin drum eagle earthquake egg elephant eclipse farm feather fire fish
+flower forest fox frog garden giraffe glacier glass gold grape guitar hammer honey horse hospital hurricane ice insect
+island jellyfish kangaroo kettle kitchen kite ladder lake lamp lemon library lighthouse lightning lion magnet map
+market microscope milk mirror monkey moon mosquito mountain mushroom museum newspaper notebook ocean octopus olive
+onion orange orchestra owl oxygen paint panda paper parrot peach pencil penguin pepper piano pillow pilot pizza planet
 potato pumpkin pyramid rabbit radio rainbow rice river robot rocket rose salt sandwich school sculpture shark sheep
 ship silver snail snow soap spider spoon star strawberry sugar sun swan table tea telescope theater thunder tiger
 tomato train tree tulip turtle umbrella university village violin volcano water whale wheat wind window wolf zebra
-""".split()
+"""
 
 WORDS = """
 ancient angry begin brave bright broken calm careful cheap clever cold cruel dangerous difficult dirty distant dry
-early empty enormous famous fast finish gentle grateful happy hard heavy honest huge hungry large lazy lonely loud lucky
-modern narrow noisy old patient polite poor proud quick quiet rare rich rough sad safe sharp shiny short shy silent
-simple slow smart smooth soft sour strange strong sweet tall thick tiny tired ugly warm weak wet wide wild wise young
-""".split()
+early empty enormous famous fast finish gentle grateful happy hard heavy honest huge hungry large lazy lonely loud
+lucky modern narrow noisy old patient polite poor proud quick quiet rare rich rough sad safe sharp shiny short shy
+silent simple slow smart smooth soft sour strange strong sweet tall thick tiny tired ugly warm weak wet wide wild wise
+young
+"""
 
 COUNTRIES = """
 Argentina Australia Austria Bangladesh Belgium Brazil Bulgaria Canada Chile China Colombia Croatia Cuba Denmark Egypt
 Ethiopia Finland France Germany Ghana Greece Hungary Iceland India Indonesia Iran Iraq Ireland Israel Italy Jamaica
-Japan Kenya Malaysia Mexico Morocco Nepal Netherlands Nigeria Norway Pakistan Peru Poland Portugal Romania Russia Spain Sudan
-Sweden Switzerland Thailand Turkey Ukraine Uruguay Vietnam
-""".split()
+Japan Kenya Malaysia Mexico Morocco Nepal Netherlands Nigeria Norway Pakistan Peru Poland Portugal Romania Russia
+Spain Sudan Sweden Switzerland Thailand Turkey Ukraine Uruguay Vietnam
+"""
 
-QUESTIONS: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
+QUESTIONS: tuple[tuple[str, Sequence[str]], ...] = (
     (
         THINGS,
         (
@@ -74,7 +75,8 @@ def write_prompts(folder: Path, *, evaluation_topics: float = 0.15, seed: int = 
     train: list[str] = []
     evaluation: list[str] = []
     for topics, templates in QUESTIONS:
-        shuffled = rng.sample(sorted(topics), len(topics))
+        shuffled = topics.split()
+        rng.shuffle(shuffled)
         held_out = round(len(shuffled) * evaluation_topics)
         evaluation += _fill(templates, shuffled[:held_out])
         train += _fill(templates, shuffled[held_out:])

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     # Downloads are over when transformers starts; its progress bars would only hide what happens here.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # So that being terminated, too, runs every `finally` on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started = time.monotonic()
     try:
         report = quickstart(options)

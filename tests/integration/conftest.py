@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import ray
 
+from support.teacher_process import TeacherProcess, running_teacher
 from support.tiny_models import TINY_STUDENT, TINY_TEACHER, TinyRecipe, save_tiny_model
+from tokbridge_trainer.actors import start_ray
 
 OTHER_TEACHER = TinyRecipe("other-teacher", TINY_STUDENT.text + "zebra quiz", 390, "begin", "end", seed=9)
 
@@ -17,8 +19,7 @@ OTHER_TEACHER = TinyRecipe("other-teacher", TINY_STUDENT.text + "zebra quiz", 39
 @pytest.fixture(scope="session")
 def ray_cluster_address() -> Iterator[str]:
     """Address of a real local cluster that this process is connected to."""
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield context.address_info["address"]
+    yield start_ray(num_cpus=2)
     ray.shutdown()
 
 
@@ -28,6 +29,20 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     recipes = {"student": TINY_STUDENT, "teacher": TINY_TEACHER, "other_teacher": OTHER_TEACHER}
     return {name: save_tiny_model(recipe, root / name) for name, recipe in recipes.items()}
+
+
+@pytest.fixture(scope="session")
+def teacher(model_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeacherProcess]:
+    """A teacher service in its own process."""
+    with running_teacher(model_folders["teacher"], tmp_path_factory.mktemp("log") / "teacher.log") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def other_teacher(model_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeacherProcess]:
+    """A second one, with another tokenizer."""
+    with running_teacher(model_folders["other_teacher"], tmp_path_factory.mktemp("log") / "teacher.log") as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

@@ -8,18 +8,11 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.runs import losses, read_lines
-from support.teacher_process import running_teacher
 from support.training import make_config
-from tokbridge.errors import InvalidConfigError
+from tokbridge.errors import InvalidConfigError, TeacherUnavailableError
 from tokbridge_trainer.train import run_training
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def teacher(model_folders, tmp_path_factory):
-    with running_teacher(model_folders["teacher"], tmp_path_factory.mktemp("log") / "teacher.log") as teacher:
-        yield teacher
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +20,8 @@ def finished_run(ray_cluster_address, teacher, model_folders, prompt_file, tmp_p
     """Two steps of warm start, then three on-policy ones with two workers, one step ahead."""
     folder = tmp_path_factory.mktemp("run")
     written = folder / "written.jsonl"
-    lines = [{"messages": [{"role": "user", "content": "q"}], "response": f"the answer {i}", "finish": "stop"} for i in range(5)]
+    messages = [{"role": "user", "content": "q"}]
+    lines = [{"messages": messages, "response": f"the answer {i}", "finish": "stop"} for i in range(5)]
     written.write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = make_config(
         model_folders["student"],
@@ -97,9 +91,18 @@ def test_a_run_that_is_finished_trains_no_further(finished_run, ray_cluster_addr
     assert losses(config.output_dir) == before
 
 
-def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster_address, finished_run):
+def test_a_teacher_that_does_not_answer_is_a_typed_error(ray_cluster_address, finished_run, tmp_path):
     config, _, _ = finished_run
-    greedy = config.model_copy(update={"ray": config.ray.model_copy(update={"learner_cpus": 64.0})})
+    teacher = config.teacher.model_copy(update={"urls": ["127.0.0.1:1"], "timeout_s": 1.0})
+    with pytest.raises(TeacherUnavailableError):
+        run_training(config.model_copy(update={"teacher": teacher, "output_dir": tmp_path}))
+
+
+def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster_address, finished_run, tmp_path):
+    config, _, _ = finished_run
+    greedy = config.model_copy(
+        update={"ray": config.ray.model_copy(update={"learner_cpus": 64.0}), "output_dir": tmp_path}
+    )
     with pytest.raises(InvalidConfigError, match="the cluster has"):
         run_training(greedy)
     assert ray.is_initialized()

@@ -15,11 +15,11 @@ from tokbridge_trainer.config_loading import parse_config
 from tokbridge_trainer.samples import Prompt, Sample, SampleKey, ScoredSample
 
 
-def make_config(student: Path | str = "student", **values: Any) -> TrainConfig:
+def make_config(model: Path | str = "student", **values: Any) -> TrainConfig:
     """A small float32 configuration; `values` replace or add top-level keys."""
     document: dict[str, Any] = {
         "output_dir": "run",
-        "student": {"model": str(student)},
+        "student": {"model": str(model)},
         "prompts": {"files": ["prompts.jsonl"]},
         "teacher": {"urls": ["localhost:1"]},
         "steps": 3,

@@ -31,9 +31,14 @@ def test_written_checkpoints_are_found_in_order_and_pruned(tmp_path):
 
 def test_a_failure_while_writing_leaves_the_old_ones_and_no_half_one(tmp_path):
     write(tmp_path, 2)
-    with pytest.raises(RuntimeError), writing_checkpoint(tmp_path, RunState(4, 7, "data"), 1) as folder:
-        (folder / "model").write_text("half")
-        raise RuntimeError
+
+    def fail_half_way():
+        with writing_checkpoint(tmp_path, RunState(4, 7, "data"), 1) as folder:
+            (folder / "model").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000002"]
 
 

@@ -49,7 +49,7 @@ def test_the_dump_loads_to_the_same_configuration(config_file, tmp_path):
 def test_overrides_are_yaml_and_make_sections(config_file):
     config = load_config(
         config_file,
-        ["optimizer.lr=1e-4", "steps=null", "epochs=2", "sampling.top_p=0.9", "teacher.urls=[a:1, b:2]", "lora.alpha=8"],
+        ["optimizer.lr=1e-4", "steps=null", "epochs=2", "teacher.urls=[a:1, b:2]", "lora.alpha=8"],
     )
     assert config.optimizer.lr == 1e-4
     assert (config.steps, config.epochs) == (None, 2)

@@ -66,7 +66,9 @@ def learner_gradients(config, text, batch):
     return loss, {name: parameter.grad for name, parameter in learner._model.named_parameters()}
 
 
-@pytest.mark.parametrize("options", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 10_000}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize(
+    "options", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 10_000}, {"gradient_checkpointing": True}]
+)
 def test_loss_and_gradients_equal_the_dense_reference(student_folder, student_text, options):
     batch = make_batch(student_text)
     expected_loss, expected = reference(student_folder, batch)

@@ -47,7 +47,7 @@ def test_columns_become_conversations(row, expected):
     assert conversation_of(row, 0) == expected
 
 
-@pytest.mark.parametrize("row", [{}, {"text": "x"}, {"messages": "x y"[:0]}, {"prompt": 3}, {"messages": [{"content": "x"}]}])
+@pytest.mark.parametrize("row", [{}, {"text": "x"}, {"messages": []}, {"prompt": 3}, {"messages": [{"content": "x"}]}])
 def test_rows_that_are_no_conversation_name_their_index(row):
     with pytest.raises(InvalidDataError) as error:
         conversation_of(row, 7)
@@ -93,7 +93,8 @@ def test_the_order_wraps_around_epochs_and_the_fingerprint_follows_the_data(tmp_
     file = write_jsonl(tmp_path / "p.jsonl", [{"prompt": str(i)} for i in range(3)])
     prompts = load_prompts(config_for(student_folder, [file]), student_text)
     assert [prompt.index for prompt in prompts.at(2, 5)] == [2, 0, 1, 2, 0]
-    other = load_prompts(config_for(student_folder, [write_jsonl(tmp_path / "q.jsonl", [{"prompt": "x"}])]), student_text)
+    file = write_jsonl(tmp_path / "q.jsonl", [{"prompt": "x"}])
+    other = load_prompts(config_for(student_folder, [file]), student_text)
     assert prompts.fingerprint != other.fingerprint
 
 

@@ -31,7 +31,8 @@ def test_responses_are_cut_into_the_students_tokens(tmp_path, student_folder, st
 
 
 def test_long_responses_are_cut_at_a_token_boundary(tmp_path, student_folder, student_text):
-    loaded = load(tmp_path, student_folder, student_text, [{"response": "é" * 50, "finish": "stop"}], max_response_tokens=5)
+    rows = [{"response": "é" * 50, "finish": "stop"}]
+    loaded = load(tmp_path, student_folder, student_text, rows, max_response_tokens=5)
     (written,) = loaded.responses
     assert len(written.token_ids) == 5
     assert written.stop_id is None

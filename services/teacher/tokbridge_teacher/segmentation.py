@@ -79,7 +79,7 @@ class ContentTokenizer:
         return np.fromiter(map(self._first_token, encodings, strings), np.int32, len(strings))
 
     def first_tokens_settled(self, strings: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """`first_tokens`, and whether that token ends before the last pre-token of its string begins: [len(strings)]."""
+        """`first_tokens`, and whether that token ends before the last pre-token of its string: [len(strings)]."""
         encodings = self._encode_batch(strings)
         firsts = np.fromiter(map(self._first_token, encodings, strings), np.int32, len(strings))
         spans = ((words[0], words[-1]) if (words := encoding.word_ids) else (0, 0) for encoding in encodings)

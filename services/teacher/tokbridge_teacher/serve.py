@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from transformers.utils.logging import disable_progress_bar
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_teacher.building import BuiltService, build_service
@@ -30,7 +31,9 @@ def serve(settings: ServeSettings) -> None:
     Raises:
         TokbridgeError: the service cannot start.
     """
+    disable_progress_bar()  # a log is no terminal
     built = build_service(settings)
+    _log.info("self-test passed: %s", built.self_test)
     asyncio.run(_serve(settings, built))
 
 

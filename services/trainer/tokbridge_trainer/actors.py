@@ -5,6 +5,7 @@ The classes themselves know nothing of Ray; this is the only module that makes a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import ray
 
+from tokbridge.description import TeacherDescription
 from tokbridge.errors import InvalidConfigError
 from tokbridge.registration import StudentRegistration
 from tokbridge.vocabulary import ByteVocabulary
@@ -30,8 +32,9 @@ ActorHandle = Any
 
 @dataclass(frozen=True)
 class Actors:
-    """The actors of one run."""
+    """The actors of one run, ready."""
 
+    teacher: TeacherDescription
     learner: ActorHandle
     feed: ActorHandle
     workers: list[ActorHandle]
@@ -46,25 +49,36 @@ def ray_cluster(config: TrainConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(address=config.ray.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    start_ray(config.ray.address)
     try:
         yield
     finally:
         ray.shutdown()
 
 
+def start_ray(address: str | None = None, num_cpus: int | None = None) -> str:
+    """Connect to a cluster, or start a local one; returns its address."""
+    # Ray would run its workers at niceness 15: behind a teacher on the same machine they would starve.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    context = ray.init(
+        address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
+    )
+    return context.address_info["address"]
+
+
 @contextmanager
 def started_actors(
     config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int
 ) -> Iterator[Actors]:
-    """Start all actors, wait until each is ready, and end them with the block.
+    """Start all actors, connect the feed to the teacher, wait until all are ready, and end them with the block.
 
     Raises:
+        TokbridgeError: the teacher does not answer, or cannot do what is asked.
         InvalidConfigError: the cluster has too few CPUs or GPUs for them.
     """
     _check_resources(config)
     profile = text.profile
-    feed = ray.remote(num_cpus=0)(Feed).remote(
+    feed: ActorHandle = ray.remote(num_cpus=0)(Feed).remote(
         config.teacher, StudentRegistration.from_profile(profile), teacher_arguments(config)
     )
     learner = ray.remote(num_cpus=config.ray.learner_cpus, num_gpus=config.ray.learner_gpus)(_LearnerActor).remote(
@@ -76,8 +90,9 @@ def started_actors(
     ]
     actors: list[ActorHandle] = [feed, learner, *workers]
     try:
+        teacher: TeacherDescription = ray.get(feed.connect.remote())
         ray.get([actor.__ray_ready__.remote() for actor in actors])
-        yield Actors(learner, feed, workers)
+        yield Actors(teacher, learner, feed, workers)
     finally:
         for actor in actors:
             ray.kill(actor)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tokbridge.client.expectation import TeacherExpectation
 from tokbridge.client.teacher_client import TeacherClient
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import TeacherMismatchError, TokbridgeError
@@ -53,7 +54,8 @@ ClientFactory = Callable[[str, TeacherConfig], Scorer]
 
 def make_client(url: str, teacher: TeacherConfig) -> Scorer:
     """The real client of a URL."""
-    return TeacherClient(url, timeout_s=teacher.timeout_s, connect_timeout_s=teacher.timeout_s)
+    expectation = TeacherExpectation(routing=Routing(teacher.routing), spanning=Spanning(teacher.spanning))
+    return TeacherClient(url, timeout_s=teacher.timeout_s, connect_timeout_s=teacher.timeout_s, expectation=expectation)
 
 
 class Feed:
@@ -78,7 +80,7 @@ class Feed:
         self._changed = asyncio.Condition()
 
     async def connect(self) -> TeacherDescription:
-        """Connect to every URL and register the student.
+        """Connect to every URL, check that the modes are offered, and register the student.
 
         Raises:
             TeacherMismatchError: the URLs serve different teachers.

@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 from tokbridge.errors import InvalidConfigError, SelfTestFailedError
 
 _PROBE_TOKENS = 8
+_ROUNDING = 1e-3
+"""A measured factor this near to 1 is 1."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ def find_head_form(model: PreTrainedModel) -> HeadForm:
     """
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     bare, logits = _probe(model)
+    scale = float((bare * logits).sum() / (bare * bare).sum())
     # No known model has both a factor and a cap; one that had would fail the check below.
-    form = HeadForm(1.0 if softcap else round(float((bare * logits).sum() / (bare * bare).sum()), 4), softcap)
+    form = HeadForm(1.0 if softcap or abs(scale - 1.0) < _ROUNDING else scale, softcap)
     error = (apply_form(bare, form) - logits).abs().max() / logits.abs().max().clamp_min(1e-6)
     tolerance = 1e-3 if model.dtype == torch.float32 else 2e-2
     if not float(error) < tolerance:

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from tokbridge_trainer.actors import Actors
+from tokbridge_trainer.feed import FeedReport
 from tokbridge_trainer.learner import StepResult
 from tokbridge_trainer.rollout.worker import RolloutReport
 from tokbridge_trainer.schedule import Phase, StepPlan
@@ -92,17 +93,18 @@ class TrainingLoop:
         report_ref, batch_ref = self._actors.feed.collect.options(num_returns=2).remote(step, started.count)
         pending = [report_ref, *started.refs, *self._finished_weight_refs()]
         written = scored = start
-        rollout_s = 0.0
+        rollout_s = teacher_s = 0.0
         while pending:
             (done,), pending = ray.wait(pending, num_returns=1)
             value = ray.get(done)
             now = time.monotonic()
             if isinstance(value, RolloutReport):
                 written, rollout_s = now, max(rollout_s, value.seconds)
-            if done == report_ref:
-                scored = now
+            if isinstance(value, FeedReport):
+                scored, teacher_s = now, value.seconds
         return batch_ref, {
             "time/rollout_s": rollout_s,
+            "time/teacher_s": teacher_s,
             "time/teacher_wait_s": max(0.0, scored - written),
             "time/batch_wait_s": time.monotonic() - start,
         }

@@ -109,6 +109,7 @@ def _teacher_metrics(batch: StepBatch) -> Metrics:
     for result in results:
         retries.update(result.retries)
     metrics |= {f"teacher/retries/{reason}": float(count) for reason, count in sorted(retries.items())}
+    metrics["teacher/compute_s"] = sum(result.timings.compute_s for result in results)
     scored_bytes = sum(result.scored_bytes for result in results)
     if scored_bytes:
         nats = -sum(result.content_log_prob for result in results)

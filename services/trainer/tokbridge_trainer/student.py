@@ -7,7 +7,7 @@ rollout workers. Under LoRA the frozen base is `dtype` on both sides.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -104,6 +104,11 @@ def _enable_gradient_checkpointing(model: StudentModel) -> None:
 def export_model(model: StudentModel, folder: Path, dtype: torch.dtype) -> None:
     """Write a bare causal model in `dtype`, adapters merged into a copy; `model` itself is left as it is."""
     bare = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
-    weights = {name: tensor.to(dtype) for name, tensor in bare.state_dict().items()}
     bare.config.dtype = dtype
-    bare.save_pretrained(folder, state_dict=weights)
+    bare.save_pretrained(folder, state_dict=_cast(bare.state_dict(), dtype))
+
+
+def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Tensors in `dtype`; those that share their storage (tied embeddings) still do."""
+    by_address: dict[int, torch.Tensor] = {}
+    return {name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) for name, tensor in tensors.items()}

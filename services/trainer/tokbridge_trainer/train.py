@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import ray
 from ray.exceptions import RayTaskError
 from rich.console import Console
-from transformers import AutoConfig
 
-from tokbridge.description import TeacherDescription
-from tokbridge.errors import InvalidConfigError, TokbridgeError
+from tokbridge.errors import TokbridgeError
 from tokbridge_trainer.actors import Actors, ray_cluster, started_actors
 from tokbridge_trainer.checkpoint import RunState, check_same_run, find_checkpoint, read_state, writing_checkpoint
 from tokbridge_trainer.config import TrainConfig
@@ -22,27 +19,11 @@ from tokbridge_trainer.evaluation.runner import Evaluator
 from tokbridge_trainer.hub import push_folder
 from tokbridge_trainer.loop import TrainingLoop
 from tokbridge_trainer.progress import ProgressDisplay, progress_display
-from tokbridge_trainer.prompts import PromptSet, load_evaluation_prompts, load_prompts
 from tokbridge_trainer.records import Records, open_records
+from tokbridge_trainer.run_data import RunData, load_data
 from tokbridge_trainer.schedule import Phase, plan_step
 from tokbridge_trainer.sources import RolloutSource, SampleSource, WarmStartSource
 from tokbridge_trainer.staleness import StalenessGate
-from tokbridge_trainer.student_text import StudentText, load_student_text
-from tokbridge_trainer.written_responses import WrittenSet, load_evaluation_responses, load_warm_start
-
-
-@dataclass(frozen=True)
-class RunData:
-    """Everything that is read before anything starts."""
-
-    text: StudentText
-    prompts: PromptSet
-    evaluation_prompts: PromptSet | None
-    evaluation_responses: WrittenSet | None
-    warm_start: WrittenSet | None
-    end_step: int
-    """Steps of both phases."""
-    on_policy_steps: int
 
 
 def run_training(config: TrainConfig, console: Console | None = None) -> Path:
@@ -142,34 +123,6 @@ class Run:
         return folder
 
 
-def load_data(config: TrainConfig) -> RunData:
-    """Read tokenizer, prompts and warm start, and check that they fit the student."""
-    text = load_student_text(config)
-    _check_context_length(config)
-    prompts = load_prompts(config, text)
-    on_policy_steps = config.on_policy_steps(len(prompts.prompts))
-    return RunData(
-        text=text,
-        prompts=prompts,
-        evaluation_prompts=load_evaluation_prompts(config, text),
-        evaluation_responses=load_evaluation_responses(config, text),
-        warm_start=load_warm_start(config, text),
-        end_step=config.warm_start_steps + on_policy_steps,
-        on_policy_steps=on_policy_steps,
-    )
-
-
-def _check_context_length(config: TrainConfig) -> None:
-    model = AutoConfig.from_pretrained(config.student.model).get_text_config(decoder=True)
-    limit = getattr(model, "max_position_embeddings", None)
-    needed = config.max_prompt_tokens + config.max_response_tokens
-    if limit is not None and needed > limit:
-        raise InvalidConfigError(
-            f"max_prompt_tokens + max_response_tokens is {needed}, the student's context {limit}",
-            field="max_response_tokens",
-        )
-
-
 def _steps_done(config: TrainConfig, data: RunData, checkpoint: Path | None) -> int:
     if checkpoint is None:
         return 0
@@ -181,9 +134,8 @@ def _steps_done(config: TrainConfig, data: RunData, checkpoint: Path | None) -> 
 def _announce(
     config: TrainConfig, data: RunData, actors: Actors, checkpoint: Path | None, show: ProgressDisplay
 ) -> None:
-    """Connect to the teacher and say what is about to run."""
-    teacher: TeacherDescription = ray.get(actors.feed.connect.remote())
-    show.event(f"teacher: {teacher.model} at {', '.join(config.teacher.urls)}")
+    """Say what is about to run."""
+    show.event(f"teacher: {actors.teacher.model} at {', '.join(config.teacher.urls)}")
     show.event(f"student: {config.student.model}, {len(data.prompts.prompts)} prompts, {data.end_step} steps")
     if data.prompts.num_overlong:
         show.event(f"left out: {data.prompts.num_overlong} prompts of more than {config.max_prompt_tokens} tokens")

@@ -21,7 +21,10 @@ from tokbridge_teacher.plan import ResponsePlan
 
 @dataclass(frozen=True, eq=False)
 class ScoreJob:
-    """One response to score, compared by identity. Ends with exactly one effective call of `finish` or `fail`; later ones are ignored."""
+    """One response to score, compared by identity.
+
+    It ends with one effective call of `finish` or `fail`; later ones are ignored.
+    """
 
     prompt_ids: NDArray[np.int32]
     """[L], teacher tokens of the rendered prompt, at least one."""

@@ -9,6 +9,7 @@ instance) may fail a path and still serve.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,6 +29,15 @@ _PIECE_TOKENS = 15
 _TOLERANCES = {torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """Responses to one prompt, and their log-probs [M + 1, V], each run whole and alone."""
+
+    prompts: list[Ids]
+    contents: list[Ids]
+    alone: list[torch.Tensor]
+
+
 def run_self_test(model: PreTrainedModel, head: LmHead) -> SelfTestReport:
     """Measure head and paths.
 
@@ -42,11 +52,12 @@ def run_self_test(model: PreTrainedModel, head: LmHead) -> SelfTestReport:
             "the model changes its logits in a way that is not supported.",
             error=head_error,
         )
-    path_errors = {"pieces": _path_error(model, head, _PIECE_TOKENS, share=False, batch=False)}
+    sample = _sample(model, head)
+    path_errors = {"pieces": _path_error(model, head, sample, _PIECE_TOKENS, share=False, batch=False)}
     # The other paths run in pieces too, unless pieces are what goes wrong.
     piece_tokens = _PIECE_TOKENS if path_errors["pieces"] <= tolerance else None
-    path_errors["padded_batch"] = _path_error(model, head, piece_tokens, share=False, batch=True)
-    path_errors["shared_prompt"] = _path_error(model, head, piece_tokens, share=True, batch=True)
+    path_errors["padded_batch"] = _path_error(model, head, sample, piece_tokens, share=False, batch=True)
+    path_errors["shared_prompt"] = _path_error(model, head, sample, piece_tokens, share=True, batch=True)
     disabled = tuple(name for name, error in path_errors.items() if not error <= tolerance)
     return SelfTestReport(head_error=head_error, path_errors=path_errors, disabled_paths=disabled)
 
@@ -69,16 +80,22 @@ def _head_error(model: PreTrainedModel, head: LmHead) -> float:
     return _largest_difference(torch.log_softmax(own, -1), torch.log_softmax(head(hidden_Lh), -1))
 
 
-def _path_error(model: PreTrainedModel, head: LmHead, piece_tokens: int | None, *, share: bool, batch: bool) -> float:
-    """Largest difference of a log-prob between a path and each response run whole and alone."""
+def _sample(model: PreTrainedModel, head: LmHead) -> _Sample:
     generator = np.random.default_rng(_SEED)
-    shared_prompt = _random_ids(model, generator, _PROMPT_TOKENS)
+    prompt = _random_ids(model, generator, _PROMPT_TOKENS)
     contents = [_random_ids(model, generator, length) for length in _CONTENT_TOKENS]
-    prompts = [shared_prompt if share else shared_prompt[index:] for index in range(len(contents))]
+    prompts = [prompt] * len(contents)
     alone = HiddenStates(model, None)
-    reference = _log_probs(alone, head, prompts, contents, share=False, batch=False)
-    result = _log_probs(HiddenStates(model, piece_tokens), head, prompts, contents, share=share, batch=batch)
-    return max(map(_largest_difference, reference, result))
+    return _Sample(prompts, contents, _log_probs(alone, head, prompts, contents, share=False, batch=False))
+
+
+def _path_error(
+    model: PreTrainedModel, head: LmHead, sample: _Sample, piece_tokens: int | None, *, share: bool, batch: bool
+) -> float:
+    """Largest difference of a log-prob between a path and each response run whole and alone."""
+    hidden_states = HiddenStates(model, piece_tokens)
+    result = _log_probs(hidden_states, head, sample.prompts, sample.contents, share=share, batch=batch)
+    return max(map(_largest_difference, sample.alone, result))
 
 
 def _log_probs(
