@@ -20,15 +20,16 @@ from _loss_inputs import peak_memory_bytes
 from transformers import PreTrainedModel, Qwen3Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from tokbridge.modes import Routing, Spanning
 from tokbridge.targets import TargetRows
 from tokbridge.vocabulary import ByteVocabulary
-from tokbridge_teacher.assembly import RowAssembler
 from tokbridge_teacher.backends.base import ScoreJob
 from tokbridge_teacher.backends.huggingface import BackendLimits, HuggingFaceBackend
-from tokbridge_teacher.options import ScoringOptions
-from tokbridge_teacher.planning import build_plan
-from tokbridge_teacher.routing import compile_pair
+from tokbridge_teacher.routing.pair_tables import compile_pair
 from tokbridge_teacher.segmentation import Segmentation
+from tokbridge_teacher.targets.assembly import RowAssembler
+from tokbridge_teacher.targets.options import ScoringOptions
+from tokbridge_teacher.targets.planning import build_plan
 
 VOCABULARY = 151_936
 HIDDEN = 256
@@ -55,7 +56,7 @@ def make_model() -> PreTrainedModel:
 def score_by_chunks(model: PreTrainedModel, ids: np.ndarray, chunk_rows: int) -> None:
     """The service's way: targets on a student whose vocabulary is the teacher's; rows are dropped as they come."""
     vocabulary = ByteVocabulary(tuple(token.to_bytes(3, "big") for token in range(VOCABULARY)))
-    tables = compile_pair(vocabulary, vocabulary, "greedy", student_encoder=None, cache_folder=None)
+    tables = compile_pair(vocabulary, vocabulary, Routing.GREEDY, student_encoder=None, cache_folder=None)
     boundaries = np.arange(len(ids) + 1, dtype=np.int64) * 3
     plan = build_plan(
         tables,
@@ -66,7 +67,7 @@ def score_by_chunks(model: PreTrainedModel, ids: np.ndarray, chunk_rows: int) ->
         stop_id=None,
         turn_end_id=0,
         given_bytes=0,
-        options=ScoringOptions(routing="greedy", spanning="realized", top_k=64, mass=0.999),
+        options=ScoringOptions(routing=Routing.GREEDY, spanning=Spanning.REALIZED, top_k=64, mass=0.999),
     )
     backend = HuggingFaceBackend(
         model, name="random", context_length=1 << 16, limits=BackendLimits(chunk_rows=chunk_rows, piece_tokens=512)

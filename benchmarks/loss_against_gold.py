@@ -4,8 +4,8 @@
 
 GOLD takes dense logits of both models; its time and memory are counted from there, to the gradient in the student's
 logits. Ours takes hidden states and sparse targets, and is counted to the gradients in hidden states and head, so it
-does more. Tokens align one to one. `--hybrid` adds GOLD's matching of equal tokens: as many as the real pair shares, the
-lowest ids standing for them. Each loss runs in a process of its own.
+does more. Tokens align one to one. `--hybrid` adds GOLD's matching of equal tokens: as many as the real pair shares,
+the lowest ids standing for them. Each loss runs in a process of its own.
 
 TRL is not a dependency. To install it beside the project: `pip install --no-deps "trl==1.16.*"` in an environment that
 has the project, then run this file there; without it only our side is measured.

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.real_tokenizers import Package, fetch_archive, real_tokenizer_folder
 from tokbridge.tokenizer_profile import load_tokenizer
-from tokbridge_teacher.comparison import RELATIONS, compare_boundaries
+from tokbridge_teacher.offline.comparison import RELATIONS, compare_boundaries
 from tokbridge_teacher.segmentation import ContentTokenizer
 
 CHAMP = Package(

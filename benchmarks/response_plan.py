@@ -26,17 +26,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from tokenizers import Tokenizer
 
 from support.real_tokenizers import real_tokenizer_folder
+from tokbridge.modes import Routing, Spanning
 from tokbridge.targets import RowCase
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
-from tokbridge_teacher.options import RoutingMode, ScoringOptions
-from tokbridge_teacher.plan import ResponsePlan
-from tokbridge_teacher.planning import build_plan
-from tokbridge_teacher.routing import compile_pair
+from tokbridge_teacher.routing.pair_tables import compile_pair
 from tokbridge_teacher.segmentation import ContentTokenizer, Segmentation
+from tokbridge_teacher.targets.options import ScoringOptions
+from tokbridge_teacher.targets.plan import ResponsePlan
+from tokbridge_teacher.targets.planning import build_plan
 
 STUDENT = "qwen-3.5"
 TEACHERS = ("qwen-3", "glm-z1-9b-0414", "minimax")
-MODES: tuple[RoutingMode, ...] = ("greedy", "bpe")
+MODES: tuple[Routing, ...] = tuple(Routing)
 
 
 def seconds_of(action: Callable[[], object]) -> float:
@@ -61,7 +62,7 @@ def response_of(teacher: Side, tokens: int) -> bytes:
     return text[: int(teacher.encoder.segment(text).boundaries[tokens])].decode(errors="ignore").encode()
 
 
-def measure(teacher: Side, student: Side, mode: RoutingMode, tokens: int, repeats: int) -> list[str]:
+def measure(teacher: Side, student: Side, mode: Routing, tokens: int, repeats: int) -> list[str]:
     """A row of the table for one pair and routing mode."""
     content = response_of(teacher, tokens)
     student_ids = student.encoder.segment(content).ids
@@ -79,7 +80,7 @@ def measure(teacher: Side, student: Side, mode: RoutingMode, tokens: int, repeat
             stop_id=None,
             turn_end_id=student.profile.turn_end_id,
             given_bytes=0,
-            options=ScoringOptions(mode, "realized", 64, 1.0),
+            options=ScoringOptions(mode, Spanning.REALIZED, 64, 1.0),
         )
 
     text, segmentation = content.decode(), teacher.encoder.segment(content)

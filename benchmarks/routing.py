@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.real_tokenizers import real_tokenizer_folder
+from tokbridge.modes import Routing
 from tokbridge.tokenizer_profile import load_tokenizer
-from tokbridge_teacher.options import RoutingMode
-from tokbridge_teacher.routing import PairTables, compile_pair
+from tokbridge_teacher.routing.pair_tables import PairTables, compile_pair
 from tokbridge_teacher.segmentation import ContentTokenizer
 
 
@@ -52,19 +52,19 @@ def main() -> None:
     library = Tokenizer.from_file(str(student_folder / "tokenizer.json"))
     texts = [token.decode(errors="replace") for token in teacher.token_bytes if token]
 
-    def compiled(mode: RoutingMode, cache_folder: Path | None) -> PairTables:
+    def compiled(mode: Routing, cache_folder: Path | None) -> PairTables:
         return compile_pair(teacher, student.vocabulary, mode, student_encoder=encoder, cache_folder=cache_folder)
 
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)
-        counts = [compiled(mode, cache).statistics for mode in ("greedy", "bpe")]
+        counts = [compiled(mode, cache).statistics for mode in (Routing.GREEDY, Routing.BPE)]
         seconds = medians(
             {
                 "library encode_batch": lambda: library.encode_batch(texts, add_special_tokens=False),
-                "compile greedy": lambda: compiled("greedy", None),
-                "compile bpe": lambda: compiled("bpe", None),
-                "greedy from the disk cache": lambda: compiled("greedy", cache),
-                "bpe from the disk cache": lambda: compiled("bpe", cache),
+                "compile greedy": lambda: compiled(Routing.GREEDY, None),
+                "compile bpe": lambda: compiled(Routing.BPE, None),
+                "greedy from the disk cache": lambda: compiled(Routing.GREEDY, cache),
+                "bpe from the disk cache": lambda: compiled(Routing.BPE, cache),
             },
             arguments.repeats,
         )

@@ -34,14 +34,15 @@ from build_student import mean_embeddings, merges_only  # pyright: ignore[report
 from fetch_teacher import fetch_teacher  # pyright: ignore[reportMissingImports]
 
 from support.real_tokenizers import cache_root, real_tokenizer_folder
+from tokbridge.modes import Routing, Spanning
 from tokbridge.targets import TargetRows
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
-from tokbridge_teacher.assembly import RowAssembler
-from tokbridge_teacher.marginal import marginalize
-from tokbridge_teacher.options import MAX_TOP_K, ScoringOptions
-from tokbridge_teacher.planning import build_plan
-from tokbridge_teacher.routing import compile_pair
+from tokbridge_teacher.routing.pair_tables import compile_pair
 from tokbridge_teacher.segmentation import ContentTokenizer
+from tokbridge_teacher.targets.assembly import RowAssembler
+from tokbridge_teacher.targets.marginal import marginalize
+from tokbridge_teacher.targets.options import MAX_TOP_K, ScoringOptions
+from tokbridge_teacher.targets.planning import build_plan
 
 STUDENTS = ("deepseek-coder-33b-base", "qwen-3.5")
 TOP_KS = (8, 16, 24, 32, 48, 56, 64, 128)
@@ -103,7 +104,7 @@ class Pair:
     def rows(self) -> Iterator[FullRow]:
         """All content rows."""
         tables = compile_pair(
-            self.teacher.vocabulary, self.student.vocabulary, "greedy", student_encoder=None, cache_folder=None
+            self.teacher.vocabulary, self.student.vocabulary, Routing.GREEDY, student_encoder=None, cache_folder=None
         )
         plan = build_plan(
             tables,
@@ -114,7 +115,7 @@ class Pair:
             stop_id=None,
             turn_end_id=self.student.turn_end_id,
             given_bytes=0,
-            options=ScoringOptions("greedy", "realized", MAX_TOP_K, 1.0),
+            options=ScoringOptions(Routing.GREEDY, Spanning.REALIZED, MAX_TOP_K, 1.0),
         )
         assembler, device_tables = RowAssembler(plan, tables), tables.on_device("cpu")
         for start in range(0, plan.num_positions, self.chunk):

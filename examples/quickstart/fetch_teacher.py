@@ -6,7 +6,6 @@ The weights come 4-bit quantized in a GGUF file. What GGUF loses of the tokenize
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -45,7 +44,7 @@ def _load_weights(gguf_folder: Path) -> PreTrainedModel:
     """Weights on a model of its own: transformers refuses to save one that it loaded from a GGUF file."""
     loaded = AutoModelForCausalLM.from_pretrained(gguf_folder, gguf_file=GGUF, dtype=torch.float32)
     config = loaded.config
-    del config.quantization_config
+    vars(config).pop("quantization_config")
     config._name_or_path = FOLDER
     model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict(), strict=True)
@@ -77,5 +76,4 @@ def _write_generation_config(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     print(fetch_teacher(cache_folder()))

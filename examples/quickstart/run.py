@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import sys
@@ -24,6 +23,7 @@ from processes import ProcessError, run_tokbridge, running_teacher
 from prompts import write_prompts
 from rich.console import Console
 from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
 
 from tokbridge.errors import TokbridgeError
 from tokbridge_trainer.report import compare, read_run, share_of_gap_closed, write_report
@@ -37,8 +37,7 @@ console = Console(highlight=False)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything; the exit status is 0 when all of it worked."""
     options = _parse(arguments)
-    # Downloads are over when transformers starts; its progress bars would only hide what happens here.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    disable_progress_bar()
     # So that being terminated, too, runs every `finally` on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started = time.monotonic()
@@ -136,7 +135,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="output folder; emptied first")
-    parser.add_argument("--responses", type=int, default=132, help="responses of the teacher to learn from")
+    parser.add_argument("--responses", type=int, default=160, help="responses of the teacher to learn from")
     parser.add_argument("--held-out", type=int, default=40, help="prompts to evaluate on")
     parser.add_argument("--seed", type=int, default=0, help="of prompts, sampling and training")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override train.yaml")

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 
-from tokbridge_teacher.grpc_server import GrpcServer
-from tokbridge_teacher.http_server import build_http_app
+from tokbridge_teacher.protocols.grpc_server import GrpcServer
+from tokbridge_teacher.protocols.http_server import build_http_app
 from tokbridge_teacher.service import TeacherService
 
 

@@ -11,12 +11,12 @@ import torch
 from support.brute_force import TwinProblem, canonical, greedy_phi, no_longer_token
 from tokbridge.targets import TargetRows
 from tokbridge.vocabulary import ByteVocabulary
-from tokbridge_teacher.assembly import RowAssembler
-from tokbridge_teacher.marginal import marginalize
-from tokbridge_teacher.options import ScoringOptions
-from tokbridge_teacher.planning import build_plan
-from tokbridge_teacher.routing import PairTables, compile_pair
+from tokbridge_teacher.routing.pair_tables import PairTables, compile_pair
 from tokbridge_teacher.segmentation import Segmentation
+from tokbridge_teacher.targets.assembly import RowAssembler
+from tokbridge_teacher.targets.marginal import marginalize
+from tokbridge_teacher.targets.options import ScoringOptions
+from tokbridge_teacher.targets.planning import build_plan
 
 ALPHABET = b"ab \t\xe2\xff"
 WEIGHTS = [0.45, 0.25, 0.15, 0.05, 0.05, 0.05]

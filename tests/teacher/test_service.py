@@ -16,7 +16,7 @@ from tokbridge.targets import RowCase
 from tokbridge.v1 import teacher_pb2_grpc
 from tokbridge_teacher.backends import huggingface
 from tokbridge_teacher.backends.model_loading import load_model
-from tokbridge_teacher.rendering import render_prompt
+from tokbridge_teacher.prompt.rendering import render_prompt
 from tokbridge_teacher.segmentation import ContentTokenizer
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokbridge_teacher.conformance import TOLERANCE, CaseResult, check_file
+from tokbridge_teacher.offline.conformance import TOLERANCE, CaseResult, check_file
 
 
 def run(

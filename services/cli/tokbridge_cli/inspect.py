@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokbridge.tokenizer_profile import load_tokenizer
-from tokbridge_teacher.inspection import PairReport, SideReport, inspect_pair
+from tokbridge_teacher.offline.inspection import PairReport, SideReport, inspect_pair
 from tokbridge_teacher.settings import RequestLimits
 
 ROW_BYTES, CELL_BYTES = 20, 6

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from tokbridge_teacher.generation import GenerationSettings, ResponseWriter, read_prompts, write_responses
+from tokbridge_teacher.offline.generation import GenerationSettings, ResponseWriter, read_prompts, write_responses
 
 
 def run(

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from tokbridge.errors import ContextLengthExceededError, LimitExceededError, StopTokenNotInStopSetError
 from tokbridge.requests import ScoreRequest
 from tokbridge.tokenizer_profile import TokenizerProfile
-from tokbridge_teacher.device_tables import DeviceTables
-from tokbridge_teacher.options import ScoringOptions
-from tokbridge_teacher.plan import ResponsePlan
-from tokbridge_teacher.planning import build_plan
-from tokbridge_teacher.rendering import RenderedPrompt, render_prompt
-from tokbridge_teacher.routing import PairTables
+from tokbridge_teacher.prompt.rendering import RenderedPrompt, render_prompt
+from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.routing.pair_tables import PairTables
 from tokbridge_teacher.segmentation import ContentTokenizer
 from tokbridge_teacher.settings import RequestLimits
 from tokbridge_teacher.students import Student
+from tokbridge_teacher.targets.options import ScoringOptions
+from tokbridge_teacher.targets.plan import ResponsePlan
+from tokbridge_teacher.targets.planning import build_plan
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def check_limits(request: ScoreRequest, limits: RequestLimits) -> None:
 def scoring_options(request: ScoreRequest, limits: RequestLimits) -> ScoringOptions:
     """Modes and truncation of a request, the service's defaults where it leaves them open."""
     return ScoringOptions(
-        routing=request.routing.value,
-        spanning=request.spanning.value,
+        routing=request.routing,
+        spanning=request.spanning,
         top_k=request.top_k or limits.default_top_k,
         mass=request.mass or limits.default_mass,
     )

@@ -9,17 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 from tokbridge.errors import SelfTestFailedError, TokbridgeError
+from tokbridge.modes import Routing, Spanning
 from tokbridge.targets import TargetRows
 from tokbridge.tokenizer_profile import TokenizerProfile
-from tokbridge_teacher.assembly import RowAssembler
 from tokbridge_teacher.backends.base import Backend, ScoreJob
-from tokbridge_teacher.device_tables import DeviceTables
-from tokbridge_teacher.marginal import ChunkResult
-from tokbridge_teacher.options import ScoringOptions
-from tokbridge_teacher.plan import ResponsePlan
-from tokbridge_teacher.planning import build_plan
-from tokbridge_teacher.routing import PairTables
+from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.routing.pair_tables import PairTables
 from tokbridge_teacher.segmentation import ContentTokenizer
+from tokbridge_teacher.targets.assembly import RowAssembler
+from tokbridge_teacher.targets.marginal import ChunkResult
+from tokbridge_teacher.targets.options import ScoringOptions
+from tokbridge_teacher.targets.plan import ResponsePlan
+from tokbridge_teacher.targets.planning import build_plan
 
 _PROMPT = b"Which number is the answer?"
 _RESPONSE = "The answer is 42: six times seven.\n\tNaïve? 東京 🙂".encode()
@@ -52,7 +53,7 @@ def check_whole_path(backend: Backend, profile: TokenizerProfile, tables: PairTa
         stop_id=profile.turn_end_id,
         turn_end_id=profile.turn_end_id,
         given_bytes=0,
-        options=ScoringOptions(routing="greedy", spanning="realized", top_k=32, mass=1.0),
+        options=ScoringOptions(routing=Routing.GREEDY, spanning=Spanning.REALIZED, top_k=32, mass=1.0),
     )
     device_tables = tables.on_device(backend.describe().device)
     prompt_ids = content_tokenizer.segment(_PROMPT).ids

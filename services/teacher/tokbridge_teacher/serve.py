@@ -15,8 +15,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_teacher.building import BuiltService, build_service
-from tokbridge_teacher.grpc_server import GrpcServer
-from tokbridge_teacher.http_server import build_http_app
+from tokbridge_teacher.protocols.grpc_server import GrpcServer
+from tokbridge_teacher.protocols.http_server import build_http_app
 from tokbridge_teacher.settings import ServeSettings
 
 READY_PREFIX = "tokbridge teacher ready "

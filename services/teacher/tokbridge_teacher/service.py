@@ -24,16 +24,16 @@ from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary, Timings
 from tokbridge.targets import TargetRows
 from tokbridge.tokenizer_profile import TokenizerProfile
-from tokbridge_teacher.assembly import RowAssembler
 from tokbridge_teacher.backends.base import Backend, ScoreJob
 from tokbridge_teacher.faults import internal_faults
 from tokbridge_teacher.metrics import ServiceMetrics
 from tokbridge_teacher.preparation import PreparedResponse, RequestPreparer
-from tokbridge_teacher.routing_statistics import RoutingStatistics
+from tokbridge_teacher.routing.statistics import RoutingStatistics
 from tokbridge_teacher.scheduling import Scheduler
 from tokbridge_teacher.settings import RequestLimits
 from tokbridge_teacher.streams import Finished, ResponseStream
 from tokbridge_teacher.students import StudentRegistry
+from tokbridge_teacher.targets.assembly import RowAssembler
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from tokbridge.errors import TokbridgeError
-from tokbridge_teacher.marginal import ChunkResult
+from tokbridge_teacher.targets.marginal import ChunkResult
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from tokbridge.errors import UnknownStudentError, UnsupportedModeError
 from tokbridge.modes import Routing
 from tokbridge.registration import StudentRegistration
 from tokbridge.vocabulary import ByteVocabulary
-from tokbridge_teacher.device_tables import DeviceTables
-from tokbridge_teacher.routing import PairTables, compile_pair
+from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.routing.pair_tables import PairTables, compile_pair
 from tokbridge_teacher.segmentation import ContentTokenizer
 
 PairCompiler = Callable[[StudentRegistration, Routing], PairTables]
@@ -32,7 +32,7 @@ def pair_compiler(teacher: ByteVocabulary, cache_folder: Path | None) -> PairCom
         elif routing is Routing.BPE:
             raise UnsupportedModeError("Routing `bpe` needs the student's tokenizer; it was registered without.")
         return compile_pair(
-            teacher, registration.vocabulary, routing.value, student_encoder=encoder, cache_folder=cache_folder
+            teacher, registration.vocabulary, routing, student_encoder=encoder, cache_folder=cache_folder
         )
 
     return compile_tables

@@ -60,10 +60,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> str:
     """Connect to a cluster, or start a local one; returns its address."""
     # Ray would run its workers at niceness 15: behind a teacher on the same machine they would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    context = ray.init(
-        address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
-    )
-    return context.address_info["address"]
+    ray.init(address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    return ray.get_runtime_context().gcs_address
 
 
 @contextmanager

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokbridge.errors import TokbridgeError
-from tokbridge_teacher.device_tables import DeviceTables
-from tokbridge_teacher.marginal import ChunkResult
-from tokbridge_teacher.plan import ResponsePlan
+from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.targets.marginal import ChunkResult
+from tokbridge_teacher.targets.plan import ResponsePlan
 
 
 @dataclass(frozen=True, eq=False)

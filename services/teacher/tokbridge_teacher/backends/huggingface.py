@@ -18,7 +18,7 @@ from tokbridge_teacher.backends.batching import MicroBatch, PrefixGroup, group_r
 from tokbridge_teacher.backends.hidden_states import HiddenPiece, HiddenStates
 from tokbridge_teacher.backends.lm_head import LmHead
 from tokbridge_teacher.backends.self_test import run_self_test
-from tokbridge_teacher.marginal import marginalize
+from tokbridge_teacher.targets.marginal import marginalize
 
 
 @dataclass(frozen=True)

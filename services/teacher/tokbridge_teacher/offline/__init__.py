@@ -1,0 +1,1 @@
+"""What runs without a service: inspection, conformance, responses that the teacher writes."""

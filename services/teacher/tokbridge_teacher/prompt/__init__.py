@@ -1,0 +1,1 @@
+"""The teacher's prompt: its own template, and the thinking seam to the response."""

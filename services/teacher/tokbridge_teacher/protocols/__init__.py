@@ -1,0 +1,1 @@
+"""Protocols: gRPC and HTTP, thin; one table of errors each."""

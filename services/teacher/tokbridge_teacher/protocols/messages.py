@@ -1,0 +1,56 @@
+"""Answers of the service as protobuf messages, for both protocols."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+
+from tokbridge.modes import Routing, routing_to_proto
+from tokbridge.requests import ScoreRequest
+from tokbridge.results import ScoreSummary
+from tokbridge.v1 import teacher_pb2
+from tokbridge.wire import checksum, encode_rows
+from tokbridge_teacher.routing.statistics import RoutingStatistics
+from tokbridge_teacher.service import Registered, TeacherService
+
+
+async def score_messages(
+    service: TeacherService, student_id: str, request: ScoreRequest
+) -> AsyncGenerator[teacher_pb2.ScoreResponse]:
+    """Rows as they are computed, then the trailer with their number and checksum; errors as `TeacherService.score`."""
+    num_rows, checksum_so_far = 0, 0
+    async with aclosing(service.score(student_id, request)) as parts:
+        async for part in parts:
+            if isinstance(part, ScoreSummary):
+                yield teacher_pb2.ScoreResponse(trailer=part.to_proto(num_rows, checksum_so_far))
+            else:
+                rows = encode_rows(part)
+                num_rows += part.num_rows
+                checksum_so_far = checksum(rows, checksum_so_far)
+                yield teacher_pb2.ScoreResponse(rows=rows)
+
+
+def registration_message(registered: Registered) -> teacher_pb2.RegisterStudentResponse:
+    """The answer to a registration."""
+    return teacher_pb2.RegisterStudentResponse(
+        student_id=registered.student_id,
+        already_known=registered.already_known,
+        statistics=_statistics(registered.statistics),
+    )
+
+
+def _statistics(statistics: Iterable[RoutingStatistics]) -> list[teacher_pb2.RoutingStatistics]:
+    return [
+        teacher_pb2.RoutingStatistics(
+            routing=routing_to_proto(Routing(counts.routing)),
+            teacher_content_tokens=counts.teacher_content_tokens,
+            identical=counts.identical,
+            shortened=counts.shortened,
+            unmapped=counts.unmapped,
+            routed_to_dead_tokens=counts.routed_to_dead_tokens or 0,
+            not_what_the_encoder_emits=counts.not_what_the_encoder_emits or 0,
+            compile_seconds=counts.compile_seconds,
+            from_cache=counts.from_cache,
+        )
+        for counts in statistics
+    ]

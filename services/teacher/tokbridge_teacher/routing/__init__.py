@@ -1,0 +1,1 @@
+"""Routing: which student token the bytes of a teacher token begin with, compiled once a pair."""

@@ -1,0 +1,1 @@
+"""Targets: alignment and plan, the device pass, corrections and truncation on the host."""

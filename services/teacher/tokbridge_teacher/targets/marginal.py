@@ -1,0 +1,212 @@
+"""The device pass: logits of a chunk of teacher positions + a plan slice → sparse base rows and the masses chains need.
+
+A pure function of its inputs, deterministic, memory bounded by a small multiple of the chunk; no full distribution
+leaves it. What reaches across rows (chains, lookahead) and truncation are the host's, in `assembly.py`.
+
+Axes: P positions, V teacher ids, n rows of the chunk (B base, I interior), K cells kept a row, Q prefix queries, U
+support.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokbridge.errors import InternalError, NonFiniteLogitsError
+from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.routing.interior_routes import InteriorRoutes
+from tokbridge_teacher.targets.plan import Int64Array, PlanSlice, RowGroup
+from tokbridge_teacher.targets.reductions import block_sum, top_columns
+from tokbridge_teacher.targets.row_block import RowBlock
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkResult:
+    """All that the host needs to know of positions `start` … `stop − 1`."""
+
+    start: int
+    stop: int
+    blocks: tuple[RowBlock, ...]
+    realized_log_probs: NDArray[np.float64]
+    """[P], one fewer if the last position is the one after the content."""
+    query_numbers: Int64Array
+    """[q], place among all prefix queries of the plan."""
+    query_log_masses: NDArray[np.float64]
+    """[q]."""
+    stop_log_prob: float | None
+    """ln of the stop mass after the content, from the chunk that holds the last position."""
+    top_ids: NDArray[np.int32]
+    """[P, T], teacher ids of largest probability; T = 0 unless asked for."""
+    top_probs: NDArray[np.float32]
+    """[P, T]."""
+
+
+@torch.no_grad()
+def marginalize(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables) -> ChunkResult:
+    """Reduce `logits` [P, V] (any float type; float32 is overwritten) to what the plan slice asks for (spec §4, §5).
+
+    Raises:
+        NonFiniteLogitsError: NaN, +inf, or −inf only, at a position.
+        InternalError: logits of another shape than the plan and the tables.
+    """
+    expected = (plan_slice.stop - plan_slice.start, tables.teacher_size)
+    if tuple(logits.shape) != expected:
+        raise InternalError(f"logits of shape {tuple(logits.shape)} for a plan slice of {expected}")
+    shifted = _shift(logits, plan_slice.start)
+    interior = _interior_blocks(shifted, plan_slice, tables)
+    realized = _gather(shifted, np.arange(len(plan_slice.realized_ids)), plan_slice.realized_ids)
+    at_end = (
+        shifted[-1, _to_device(plan_slice.stop_ids, shifted)].double().logsumexp(0) if plan_slice.holds_end else None
+    )
+    weights = shifted.exp_()
+    totals = block_sum(weights)
+    log_totals = totals.log()
+    realized_log_probs = (realized.double() - log_totals[: len(realized)]).cpu().numpy()
+    base = _base_block(weights, totals, realized_log_probs, plan_slice, tables)
+    top_ids, top_probs = _top_tokens(weights, totals, plan_slice)
+    return ChunkResult(
+        plan_slice.start,
+        plan_slice.stop,
+        (base, *interior),
+        realized_log_probs,
+        plan_slice.queries.numbers,
+        _query_log_masses(weights, log_totals, plan_slice, tables),
+        None if at_end is None else float(at_end - log_totals[-1]),
+        top_ids,
+        top_probs,
+    )
+
+
+def _shift(logits: torch.Tensor, start: int) -> torch.Tensor:
+    """Logits less their row maximum, float32 [P, V], in place where the type allows."""
+    peaks = logits.amax(-1, keepdim=True)
+    finite = torch.isfinite(peaks[:, 0])
+    if not bool(finite.all()):
+        position = start + int((~finite).nonzero()[0])
+        raise NonFiniteLogitsError(f"the teacher's logits at position {position} are not finite", position=position)
+    return logits.float().sub_(peaks.float())
+
+
+def _to_device(array: NDArray[np.integer], like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(array, device=like.device)
+
+
+def _gather(x_PV: torch.Tensor, rows: Int64Array, columns: Int64Array) -> torch.Tensor:
+    return x_PV[_to_device(rows, x_PV), _to_device(columns, x_PV)]
+
+
+def _base_block(
+    weights: torch.Tensor,
+    totals: torch.Tensor,
+    realized_log_probs: NDArray[np.float64],
+    plan_slice: PlanSlice,
+    tables: DeviceTables,
+) -> RowBlock:
+    """Rows that start at a teacher boundary (A.4); `weights` [P, V] are unnormalised probabilities."""
+    group = plan_slice.base
+    if len(group.rows) < len(weights):
+        picked = _to_device(group.positions, weights)
+        weights, totals = weights.index_select(0, picked), totals.index_select(0, picked)
+    byteless = [
+        weights.index_select(1, _to_device(ids, weights)).sum(-1, dtype=torch.float64)
+        for ids in (plan_slice.stop_ids, plan_slice.control_ids)
+    ]
+    unmapped = block_sum(weights.index_select(1, tables.unmapped_ids))
+    cells = tables.fold(weights)
+    cells[:, tables.student_size] = byteless[0].float()
+    return _row_block(
+        group, cells, totals, unmapped, byteless[1], realized_log_probs[group.positions], plan_slice.num_cells
+    )
+
+
+def _interior_blocks(shifted: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables) -> list[RowBlock]:
+    """Rows that start inside a teacher token (A.6), one block for each realized prefix r of the slice."""
+    rows_by_prefix: dict[bytes, list[int]] = {}
+    for index, routes in enumerate(plan_slice.interior_routes):
+        rows_by_prefix.setdefault(routes.prefix, []).append(index)
+    return [
+        _interior_block(shifted, np.asarray(indices), plan_slice, plan_slice.interior_routes[indices[0]], tables)
+        for indices in rows_by_prefix.values()
+    ]
+
+
+def _interior_block(
+    shifted: torch.Tensor, indices: Int64Array, plan_slice: PlanSlice, routes: InteriorRoutes, tables: DeviceTables
+) -> RowBlock:
+    """A softmax over the tokens that start with r, folded by φ_r; never a division of two masses."""
+    group = plan_slice.interior.take(indices)
+    compatible = tables.ids_by_rank[routes.low : routes.high]
+    logits = shifted.index_select(0, _to_device(group.positions, shifted)).index_select(1, compatible)
+    peaks = logits.amax(-1, keepdim=True)
+    logits -= torch.where(peaks.isfinite(), peaks, 0.0)
+    realized = _gather(logits, np.arange(len(indices)), plan_slice.interior_realized[indices])
+    weights = logits.exp_()
+    totals = block_sum(weights)
+    head_log_probs = (realized.double() - totals.log()).cpu().numpy()
+    folded = tables.interior_fold(routes)(weights)
+    cells, unmapped = folded[:, :-1], folded[:, -1].double()
+    block = _row_block(group, cells, totals, unmapped, torch.zeros_like(totals), head_log_probs, plan_slice.num_cells)
+    ids = np.append(routes.cells, np.int32(-1))[block.cell_ids]
+    return replace(block, cell_ids=ids)
+
+
+def _row_block(
+    group: RowGroup,
+    cells: torch.Tensor,
+    totals: torch.Tensor,
+    unmapped: torch.Tensor,
+    control: torch.Tensor,
+    head_log_probs: NDArray[np.float64],
+    num_cells: int,
+) -> RowBlock:
+    """Normalise `cells` [n, C] by `totals` [n], keep the top of each row and gather the support."""
+    masses, columns = top_columns(cells, num_cells)
+    owners, support = _to_device(group.support_owners, cells), _to_device(group.support_columns, cells)
+    if cells.shape[1]:
+        wanted = cells[owners, support.clamp_min(0)].double() / totals[owners]
+        wanted = torch.where(support >= 0, wanted, 0.0)
+    else:
+        wanted = torch.zeros(len(owners), dtype=torch.float64)
+    padding = ((0, 0), (0, num_cells - masses.shape[1]))
+    return RowBlock(
+        group.rows,
+        np.pad(columns.to(torch.int32).cpu().numpy(), padding, constant_values=-1),
+        np.pad(_to_host(masses.double() / totals[:, None]), padding),
+        _to_host(unmapped / totals),
+        _to_host(control / totals),
+        head_log_probs,
+        group.support_numbers,
+        _to_host(wanted),
+    )
+
+
+def _to_host(x: torch.Tensor) -> NDArray[np.float32]:
+    return x.float().cpu().numpy()
+
+
+def _query_log_masses(
+    weights: torch.Tensor, log_totals: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables
+) -> NDArray[np.float64]:
+    """ln π_k(c) of each query: the sum of the range itself, never a difference of cumulative sums."""
+    queries = plan_slice.queries
+    if len(queries.positions) == 0:
+        return np.empty(0)
+    sums = [
+        weights[position, tables.ids_by_rank[low:high]].sum(dtype=torch.float64)
+        for position, (low, high) in zip(queries.positions.tolist(), queries.ranks.tolist(), strict=True)
+    ]
+    return (torch.stack(sums).log() - log_totals[_to_device(queries.positions, weights)]).cpu().numpy()
+
+
+def _top_tokens(
+    weights: torch.Tensor, totals: torch.Tensor, plan_slice: PlanSlice
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The likeliest teacher tokens of each position, asked for by `lookahead` only."""
+    count = min(plan_slice.num_top_tokens, weights.shape[1])
+    if count == 0:
+        return np.empty((len(weights), 0), np.int32), np.empty((len(weights), 0), np.float32)
+    masses, ids = top_columns(weights, count)
+    return ids.to(torch.int32).cpu().numpy(), _to_host(masses.double() / totals[:, None])

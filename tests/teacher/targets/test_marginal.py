@@ -1,0 +1,88 @@
+"""The device pass by itself: bad logits, number types, empty slices, exactness of ratios far apart."""
+
+import numpy as np
+import pytest
+import torch
+
+from support.target_problems import problem_plan, problem_tables, random_problem
+from tokbridge.errors import InternalError, NonFiniteLogitsError
+from tokbridge_teacher.targets.marginal import marginalize
+from tokbridge_teacher.targets.options import ScoringOptions
+
+OPTIONS = ScoringOptions("greedy", "realized", 8, 1.0)
+
+
+@pytest.fixture
+def case():
+    problem = random_problem(7, "greedy")
+    tables = problem_tables(problem, "greedy")
+    plan = problem_plan(problem, tables, OPTIONS)
+    logits = torch.randn(plan.num_positions, tables.teacher.size, generator=torch.Generator().manual_seed(1))
+    return plan, tables.on_device("cpu"), logits
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_name_their_position(case, bad):
+    plan, tables, logits = case
+    start = plan.num_positions - 1
+    logits[-1, 3] = bad
+    with pytest.raises(NonFiniteLogitsError) as caught:
+        marginalize(logits[start:].clone(), plan.slice(start, plan.num_positions), tables)
+    assert caught.value.details["position"] == start
+
+
+def test_a_position_without_any_mass_is_an_error(case):
+    plan, tables, logits = case
+    logits[0] = -torch.inf
+    with pytest.raises(NonFiniteLogitsError):
+        marginalize(logits, plan.slice(0, plan.num_positions), tables)
+
+
+def test_minus_infinity_is_probability_zero(case):
+    plan, tables, logits = case
+    logits[:, plan.stop_ids] = -torch.inf
+    result = marginalize(logits, plan.slice(0, plan.num_positions), tables)
+    assert result.stop_log_prob == -np.inf
+    assert all(np.isfinite(block.cell_masses).all() for block in result.blocks)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_number_types_are_computed_in_float32_and_left_alone(case, dtype):
+    plan, tables, logits = case
+    given = logits.to(dtype)
+    before = given.clone()
+    result = marginalize(given, plan.slice(0, plan.num_positions), tables)
+    reference = marginalize(given.float(), plan.slice(0, plan.num_positions), tables)
+    assert torch.equal(given, before)
+    assert np.allclose(result.realized_log_probs, reference.realized_log_probs, atol=1e-6)
+    for block, right in zip(result.blocks, reference.blocks, strict=True):
+        assert np.allclose(block.cell_masses, right.cell_masses, atol=1e-7)
+
+
+def test_the_same_input_gives_the_same_bits(case):
+    plan, tables, logits = case
+    first, second = (marginalize(logits.clone(), plan.slice(0, plan.num_positions), tables) for _ in range(2))
+    for one, other in zip(first.blocks, second.blocks, strict=True):
+        assert one.cell_masses.tobytes() == other.cell_masses.tobytes()
+        assert one.cell_ids.tobytes() == other.cell_ids.tobytes()
+
+
+def test_realized_log_probs_are_log_softmax(case):
+    plan, tables, logits = case
+    expected = torch.log_softmax(logits.double(), -1)[range(len(plan.teacher_ids)), plan.teacher_ids]
+    result = marginalize(logits.clone(), plan.slice(0, plan.num_positions), tables)
+    assert np.allclose(result.realized_log_probs, expected.numpy(), atol=1e-6)
+
+
+def test_a_stop_mass_below_float32_keeps_its_logarithm(case):
+    plan, tables, logits = case
+    logits[-1, plan.stop_ids] = -300.0
+    result = marginalize(logits.clone(), plan.slice(0, plan.num_positions), tables)
+    expected = torch.log_softmax(logits[-1].double(), -1)[plan.stop_ids].logsumexp(0)
+    assert result.stop_log_prob == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_logits_of_another_shape_are_refused(case):
+    plan, tables, logits = case
+    with pytest.raises(InternalError):
+        marginalize(logits[:, :-1], plan.slice(0, plan.num_positions), tables)
