@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokbridge.tokenizer_profile import load_tokenizer
+from tokbridge.errors import TokenizerMismatchError
+from tokbridge.tokenizer_guard import check_tokenizer_class
+from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
 from tokbridge_teacher.offline.inspection import PairReport, SideReport, inspect_pair
 from tokbridge_teacher.settings import RequestLimits
 
@@ -29,13 +31,25 @@ def run(
 ) -> None:
     """Print the report of a pair."""
     content = text.read_bytes() if text else "\n\n".join(topics.values()).encode()
-    report = inspect_pair(load_tokenizer(teacher), load_tokenizer(student), content, cache_dir)
+    profiles = load_tokenizer(teacher), load_tokenizer(student)
+    report = inspect_pair(*profiles, content, cache_dir)
     console = Console()
     for table in (_sides(report), _routing(report), _text(report, top_k)):
         console.print(table)
     for side in (report.teacher, report.student):
         for note in side.notes:
             console.print(f"{side.name}: {note}", markup=False)
+    for source, profile in zip((teacher, student), profiles, strict=True):
+        _warn_of_class(console, source, profile)
+
+
+def _warn_of_class(console: Console, source: str, profile: TokenizerProfile) -> None:
+    if not Path(source, "tokenizer.json").is_file():
+        return
+    try:
+        check_tokenizer_class(source, profile.files.tokenizer_json)
+    except TokenizerMismatchError as error:
+        console.print(f"{profile.name}: {error.message}", markup=False, style="yellow")
 
 
 def _sides(report: PairReport) -> Table:

@@ -1,7 +1,7 @@
 """The guard against a tokenizer class that segments differently from its own file (spec §2).
 
-tokbridge itself encodes with `tokenizer.json`. Whoever uses the class that transformers builds for a folder (rollouts,
-an inference engine) checks it first: transformers rebuilds some tokenizers by class name, silently otherwise.
+tokbridge itself encodes with `tokenizer.json`. Who uses the class that transformers builds for a folder (an inference
+engine, the users of a trained student) gets other ids where transformers rebuilds a tokenizer by its class name.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ PROBES = (
 )
 
 
-def check_tokenizer_class(folder: str | Path) -> None:
-    """Compare the tokenizer that transformers builds for `folder` with the folder's `tokenizer.json`.
+def check_tokenizer_class(source: str | Path, tokenizer_json: str | None = None) -> None:
+    """Compare the tokenizer that transformers builds for `source` with its `tokenizer.json`.
+
+    Args:
+        source: a folder or a hub id.
+        tokenizer_json: the file's text, if it has been read already; needed for a hub id.
 
     Raises:
         TokenizerMismatchError: they segment a probe text differently; says how to mend it.
     """
     from transformers import AutoTokenizer
 
-    folder = Path(folder)
-    from_file = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    built = AutoTokenizer.from_pretrained(folder)
+    text = tokenizer_json or Path(source, "tokenizer.json").read_text(encoding="utf-8")
+    from_file = Tokenizer.from_str(text)
+    built = AutoTokenizer.from_pretrained(source)
     for probe in PROBES:
         expected = from_file.encode(probe, add_special_tokens=False).ids
         got = built.encode(probe, add_special_tokens=False)
         if got != expected:
-            raise TokenizerMismatchError(_message(folder, type(built).__name__, probe, len(got), len(expected)))
+            raise TokenizerMismatchError(_message(Path(source), type(built).__name__, probe, len(got), len(expected)))
 
 
 def _message(folder: Path, class_name: str, probe: str, got: int, expected: int) -> str:

@@ -31,9 +31,12 @@ class BuiltService:
     """Largest difference between two scorings of one response."""
 
     def stop(self, grace_s: float) -> None:
-        """Finish what was admitted, within `grace_s` seconds, and end the threads."""
+        """Finish what was admitted, within `grace_s` seconds."""
         self.service.ready = False
         self.scheduler.stop(grace_s)
+
+    def close(self) -> None:
+        """End the threads. Only when no request is left: rows that are computed are still assembled in them."""
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -85,6 +85,7 @@ async def _shut_down(
         asyncio.to_thread(built.stop, settings.shutdown_grace_s),
         http_task,
     )
+    built.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -20,6 +20,7 @@ from tokbridge.chat_template import ChatTemplate
 from tokbridge.encoders import content_encoder
 from tokbridge.errors import InvalidConfigError, UnsupportedTemplateError
 from tokbridge.tokenizer_files import load_tokenizer_files
+from tokbridge.tokenizer_guard import check_tokenizer_class
 from tokbridge.tokenizer_profile import TokenizerProfile, profile_from_files
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.samples import Prompt
@@ -85,9 +86,11 @@ def load_student_text(config: TrainConfig) -> StudentText:
 
     Raises:
         InvalidConfigError: `student.chat_template` cannot be read.
+        TokenizerMismatchError: users who load the student with transformers would get other ids than it is trained on.
         TokbridgeError: the tokenizer cannot be used.
     """
     files = load_tokenizer_files(config.student.model)
+    check_tokenizer_class(config.student.model, files.tokenizer_json)
     if config.student.chat_template is not None:
         files = replace(files, chat_template=_read_template(config.student.chat_template))
     profile = profile_from_files(files)
