@@ -6,7 +6,13 @@ import torch
 
 from support.tiny_models import TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
 from support.training import make_config
-from tokbridge.errors import CheckpointError, InvalidConfigError, SelfTestFailedError, UnsupportedTemplateError
+from tokbridge.errors import (
+    CheckpointError,
+    InvalidConfigError,
+    SelfTestFailedError,
+    TokenizerMismatchError,
+    UnsupportedTemplateError,
+)
 from tokbridge_trainer import hub
 from tokbridge_trainer.config_sections import PushToHubConfig
 from tokbridge_trainer.head import HeadForm, find_head_form
@@ -91,7 +97,16 @@ def test_a_configured_tail_overrides_the_template(student_folder):
 def test_a_student_without_a_template_is_refused(student_folder, tmp_path):
     for name in ("tokenizer.json", "config.json", "generation_config.json"):
         (tmp_path / name).write_text((student_folder / name).read_text())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(UnsupportedTemplateError, match=r"student\.chat_template"):
+        load_student_text(make_config(tmp_path))
+
+
+def test_a_student_whose_class_cuts_text_otherwise_is_refused(student_folder, tmp_path):
+    (tmp_path / "tokenizer.json").write_text((student_folder / "tokenizer.json").read_text())
+    # Without a tokenizer_config.json transformers goes by this name and rebuilds the tokenizer, normalizer included.
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(TokenizerMismatchError, match="model_type"):
         load_student_text(make_config(tmp_path))
 
 
