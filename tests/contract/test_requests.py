@@ -63,6 +63,10 @@ def test_a_request_survives_the_wire(request_):
             assert actual == expected, name
 
 
+NESTED = '[{"a":' + "[" * 900 + "]" * 900 + "}]"
+SURROGATE = r'[{"a": "\ud800"}]'
+
+
 def packed(**changes) -> teacher_pb2.ScoreRequest:
     message = FULL.to_proto("id")
     for name, value in changes.items():
@@ -84,6 +88,10 @@ def packed(**changes) -> teacher_pb2.ScoreRequest:
         (packed(tools_json="[1]"), InvalidRequestError),
         (packed(tools_json="["), InvalidRequestError),
         (packed(tools_json="[" * 100_000), InvalidRequestError),
+        (packed(tools_json=NESTED), InvalidRequestError),
+        (packed(tools_json=SURROGATE), InvalidRequestError),
+        (packed(template_arguments_json=NESTED[1:-1]), InvalidRequestError),
+        (packed(template_arguments_json=SURROGATE[1:-1]), InvalidRequestError),
         (packed(template_arguments_json="[]"), InvalidRequestError),
         (packed(template_arguments_json='{"chat_template": "x"}'), InvalidRequestError),
         (packed(template_arguments_json='{"add_generation_prompt": false}'), InvalidRequestError),
@@ -106,6 +114,8 @@ def test_malformed_requests_are_refused(message, error):
         teacher_pb2.Message(role="user\n", content="x"),
         teacher_pb2.Message(role="assistant", tool_calls_json="{}"),
         teacher_pb2.Message(role="assistant", tool_calls_json="nope"),
+        teacher_pb2.Message(role="assistant", tool_calls_json=NESTED),
+        teacher_pb2.Message(role="assistant", tool_calls_json=SURROGATE),
     ],
 )
 def test_malformed_messages_are_refused_by_index(message):
@@ -124,6 +134,10 @@ def test_malformed_messages_are_refused_by_index(message):
         {"role": 1, "content": "x"},
         {"content": "x"},
         {"role": "assistant", "content": "", "tool_calls": ["f"]},
+        {"role": "assistant", "content": "", "tool_calls": [{"f": object()}]},
+        {"role": "assistant", "content": "", "tool_calls": json.loads(NESTED)},
+        {"role": "assistant", "content": "", "tool_calls": json.loads(SURROGATE)},
+        {"role": "user", "content": "\ud800"},
     ],
 )
 def test_the_client_refuses_messages_before_sending(message):
@@ -144,6 +158,11 @@ def test_values_that_are_not_json_are_refused():
         make_request(template_arguments={"x": float("nan")}).to_proto("id")
     with pytest.raises(InvalidRequestError):
         make_request(tools=[{"x": object()}]).to_proto("id")
+    for text in (NESTED, SURROGATE):
+        with pytest.raises(InvalidRequestError):
+            make_request(tools=json.loads(text)).to_proto("id")
+    with pytest.raises(InvalidRequestError):
+        make_request(student_tail="\ud800").to_proto("id")
 
 
 def test_unspecified_modes_are_the_paper_s():

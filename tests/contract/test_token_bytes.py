@@ -5,6 +5,7 @@ import json
 import pytest
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from support.malformed_tokenizers import malformed
 from support.real_tokenizers import REAL_TOKENIZERS, real_file_tokenizer, real_profile
 from support.small_tokenizers import added_token, byte_level_spec, sentencepiece_spec
 from tokbridge.errors import InvalidVocabularyError
@@ -84,6 +85,26 @@ def test_added_tokens_that_a_sentencepiece_vocabulary_lists_are_spelled_as_piece
 def test_other_files_are_refused(text):
     with pytest.raises(InvalidVocabularyError):
         parse_tokenizer_json(text)
+
+
+@malformed
+def test_a_malformed_file_is_refused_where_it_is_parsed(change):
+    with pytest.raises(InvalidVocabularyError):
+        parse_tokenizer_json(json.dumps({**byte_level_spec(), **change}))
+
+
+def test_a_refusal_names_the_field():
+    text = json.dumps({**byte_level_spec(), "normalizer": {"type": "Sequence", "normalizers": [1]}})
+    with pytest.raises(InvalidVocabularyError, match="a part of `normalizer` is not an object"):
+        parse_tokenizer_json(text)
+
+
+def test_a_deeply_nested_file_is_refused():
+    part: dict = {"type": "NFC"}
+    for _ in range(100):
+        part = {"type": "Sequence", "normalizers": [part]}
+    with pytest.raises(InvalidVocabularyError, match="deeper"):
+        parse_tokenizer_json(json.dumps({**byte_level_spec(), "normalizer": part}))
 
 
 def test_a_bpe_of_neither_family_is_refused():

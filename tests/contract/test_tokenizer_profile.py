@@ -7,7 +7,7 @@ import pytest
 from support.real_tokenizers import REAL_TOKENIZERS, real_file_tokenizer, real_profile, smollm2_gguf_folder
 from support.small_tokenizers import added_token, byte_level_spec, chat_files, sentencepiece_spec, small_files
 from tokbridge.chat_template import GuardedPrompt
-from tokbridge.errors import InvalidVocabularyError, TokenizerMismatchError
+from tokbridge.errors import InvalidVocabularyError, LimitExceededError, TokenizerMismatchError
 from tokbridge.gguf_tokenizer import byte_level_spec as gguf_spec
 from tokbridge.prompt_tokenizer import PromptTokenizer
 from tokbridge.tokenizer_files import load_tokenizer_files
@@ -50,6 +50,30 @@ def test_rows_of_a_padded_head_are_control(config, head_size, size):
 def test_a_head_that_lacks_a_content_token_is_refused():
     with pytest.raises(InvalidVocabularyError, match="262"):
         profile_from_files(chat_files(), 262)
+
+
+@pytest.mark.parametrize(("head_size", "size"), [(2**40, 2**40), (None, 5_000_001)])
+def test_a_vocabulary_above_the_limit_is_refused_before_it_is_made(head_size, size):
+    spec = byte_level_spec()
+    spec["model"]["vocab"]["hell"] = 5_000_000
+    with pytest.raises(LimitExceededError) as raised:
+        profile_from_files(small_files(spec), head_size, max_vocabulary_size=2**20)
+    assert raised.value.details == {"name": "max_vocabulary_size", "value": size, "limit": 2**20}
+
+
+def test_a_vocabulary_of_control_tokens_alone_is_refused():
+    spec = byte_level_spec()
+    spec["model"] |= {"vocab": {}, "merges": []}
+    with pytest.raises(InvalidVocabularyError, match="no content token"):
+        profile_from_files(small_files(spec))
+
+
+def test_a_turn_end_without_a_row_gives_way_to_the_lowest_stop_id():
+    spec = byte_level_spec(special=("<|stop|>", "<|end|>"))
+    files = small_files(spec, tokenizer_config={"eos_token": "<|end|>"}, generation_config={"eos_token_id": 258})
+    assert profile_from_files(files).turn_end_id == 259
+    smaller = profile_from_files(files, 259)
+    assert (smaller.stop_ids, smaller.turn_end_id) == ({258}, 258)
 
 
 def test_tokens_of_the_tokenizer_config_alone_count():

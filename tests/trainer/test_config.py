@@ -69,6 +69,20 @@ def test_overrides_are_yaml_and_make_sections(config_file):
         ("epochs=1", "(whole document)"),
         ("eval.every=5", "(whole document)"),
         ("teacher.urls=[]", "teacher.urls"),
+        ("teacher.urls=['']", "teacher.urls.0"),
+        ("teacher.urls=[' ']", "teacher.urls.0"),
+        ("teacher.top_k=65535", "teacher.top_k"),
+        ("loss.skew=0", "loss.skew"),
+        ("optimizer.lr=.inf", "optimizer.lr"),
+        ("optimizer.betas=[2,3]", "optimizer.betas.0"),
+        ("optimizer.betas=[0.9,1]", "optimizer.betas.1"),
+        ("sampling.temperature=.inf", "sampling.temperature"),
+        ("sampling.temperature=.nan", "sampling.temperature"),
+        ("steps=true", "steps"),
+        ("optimizer.lr=true", "optimizer.lr"),
+        ("lora.rank=true", "lora.rank"),
+        ("seed=4294967296", "seed"),
+        ("output_dir=2024-13-45", "output_dir"),
     ],
 )
 def test_wrong_values_name_their_key(config_file, override, field):
@@ -86,10 +100,22 @@ def test_malformed_overrides_are_refused(config_file, override):
 def test_a_missing_or_malformed_file_is_a_typed_error(tmp_path):
     with pytest.raises(InvalidConfigError, match="cannot read"):
         load_config(tmp_path / "none.yaml")
-    for text in ("a: [", "- 1"):
-        (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises(InvalidConfigError):
+    for content in (b"a: [", b"- 1", b"a: \xff", b"a: 2024-13-45"):
+        (tmp_path / "bad.yaml").write_bytes(content)
+        with pytest.raises(InvalidConfigError) as error:
             load_config(tmp_path / "bad.yaml")
+        assert "\n" not in error.value.message
+
+
+def test_endless_epochs_are_refused(config_file):
+    with pytest.raises(InvalidConfigError, match="epochs"):
+        load_config(config_file, ["steps=null", "epochs=.inf"])
+
+
+def test_truth_values_stay_where_they_belong(config_file):
+    config = load_config(config_file, ["prompts.shuffle=false", "log.tensorboard=true", "chat_template_kwargs.x=true"])
+    assert (config.prompts.shuffle, config.log.tensorboard) == (False, True)
+    assert config.chat_template_kwargs == {"x": True}
 
 
 def test_epochs_become_steps():

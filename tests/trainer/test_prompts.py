@@ -1,5 +1,7 @@
 """Prompts from files: columns, limits, order."""
 
+import dataclasses
+import datetime
 import json
 
 import datasets
@@ -8,7 +10,9 @@ import pytest
 from support.training import make_config
 from tokbridge.errors import InvalidDataError
 from tokbridge_trainer.prompts import conversation_of, load_evaluation_prompts, load_prompts, read_rows, tools_of
+from tokbridge_trainer.student_text import StudentText
 
+BROKEN_FILES = ("empty.jsonl", "blank.jsonl", "latin.jsonl", "empty.parquet", "broken.parquet", "folder.jsonl")
 USER = {"role": "user", "content": "hello"}
 
 
@@ -58,8 +62,38 @@ def test_tools_are_a_list_or_json_text():
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert tools_of({"tools": tools}, 0) == tools_of({"tools": json.dumps(tools)}, 0) == tools
     assert tools_of({"tools": ""}, 0) is None
-    with pytest.raises(InvalidDataError):
-        tools_of({"tools": "{"}, 0)
+    assert tools_of({"tools": "null"}, 0) is tools_of({"tools": []}, 0) is None
+
+
+@pytest.mark.parametrize("tools", [5, "5", "{", '{"a": 1}', {"a": 1}, ["f"], [{"a": datetime.date(2024, 1, 2)}]])
+def test_tools_of_another_form_name_their_row(tools):
+    with pytest.raises(InvalidDataError) as error:
+        tools_of({"tools": tools}, 7)
+    assert error.value.details == {"row": 7, "column": "tools"}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"role": "narrator", "content": "x"}, "no role narrator"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "without a function name"),
+    ],
+)
+def test_conversations_that_the_template_refuses_name_their_row(tmp_path, student_folder, student_text, message, said):
+    source = "{% for m in messages %}{% if m.role == 'narrator' %}{{ raise_exception('no role narrator') }}{% endif %}"
+    template = dataclasses.replace(student_text.profile.template, source=source + "{{ m.content }}{% endfor %}")
+    text = StudentText(dataclasses.replace(student_text.profile, template=template), {})
+    file = write_jsonl(tmp_path / "p.jsonl", [{"messages": [USER]}, {"messages": [message, USER]}])
+    with pytest.raises(InvalidDataError, match=said) as error:
+        load_prompts(config_for(student_folder, [file]), text)
+    assert error.value.details["row"] == 1
+
+
+def test_tool_calls_that_do_not_go_into_json_name_their_row():
+    call = {"function": {"name": "f", "arguments": {"day": datetime.date(2024, 1, 2)}}}
+    with pytest.raises(InvalidDataError) as error:
+        conversation_of({"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}, USER]}, 7)
+    assert error.value.details["row"] == 7
 
 
 def test_jsonl_and_parquet_and_globs_in_the_order_of_the_files(tmp_path):
@@ -73,7 +107,13 @@ def test_jsonl_and_parquet_and_globs_in_the_order_of_the_files(tmp_path):
 def test_files_that_cannot_be_read_are_typed_errors(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"prompt": "x"\n{')
     (tmp_path / "x.csv").write_text("prompt\nx\n")
-    for pattern in ("none.jsonl", "bad.jsonl", "x.csv"):
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    (tmp_path / "blank.jsonl").write_text("\n\n")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xff"}\n')
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "folder.jsonl").mkdir()
+    for pattern in ("none.jsonl", "bad.jsonl", "x.csv", *BROKEN_FILES):
         with pytest.raises(InvalidDataError):
             read_rows([str(tmp_path / pattern)], None)
 
@@ -89,13 +129,10 @@ def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, student_f
         load_prompts(config.model_copy(update={"max_prompt_tokens": 2}), student_text)
 
 
-def test_the_order_wraps_around_epochs_and_the_fingerprint_follows_the_data(tmp_path, student_folder, student_text):
+def test_the_order_wraps_around_epochs(tmp_path, student_folder, student_text):
     file = write_jsonl(tmp_path / "p.jsonl", [{"prompt": str(i)} for i in range(3)])
     prompts = load_prompts(config_for(student_folder, [file]), student_text)
     assert [prompt.index for prompt in prompts.at(2, 5)] == [2, 0, 1, 2, 0]
-    file = write_jsonl(tmp_path / "q.jsonl", [{"prompt": "x"}])
-    other = load_prompts(config_for(student_folder, [file]), student_text)
-    assert prompts.fingerprint != other.fingerprint
 
 
 def test_evaluation_prompts_are_optional(tmp_path, student_folder, student_text):

@@ -62,6 +62,13 @@ def test_rows_without_a_response_are_refused(tmp_path, student_folder, student_t
         load(tmp_path, student_folder, student_text, [{"finish": "stop"}])
 
 
+def test_rows_that_the_template_refuses_are_named(tmp_path, student_folder, student_text):
+    rows = [{"response": "x"}, {"response": "x", "messages": [{"role": "user", "content": "x"}], "tools": 5}]
+    with pytest.raises(InvalidDataError) as error:
+        load(tmp_path, student_folder, student_text, rows)
+    assert error.value.details["row"] == 1
+
+
 def test_samples_go_through_all_responses_before_any_comes_again(tmp_path, student_folder, student_text):
     rows = [{"response": str(i), "finish": "stop"} for i in range(6)]
     loaded = load(tmp_path, student_folder, student_text, rows)

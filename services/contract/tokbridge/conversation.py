@@ -5,12 +5,12 @@ The module checks form only; what a chat template makes of a conversation is the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokbridge.errors import InvalidRequestError, MalformedConversationError
+from tokbridge.json_text import check_utf8, compact_json, load_json
 from tokbridge.v1 import teacher_pb2
 
 ChatMessage = Mapping[str, Any]
@@ -34,7 +34,7 @@ def message_to_proto(message: ChatMessage, index: int) -> teacher_pb2.Message:
     """Pack message number `index` of a conversation.
 
     Raises:
-        MalformedConversationError: an unknown key, or a value of the wrong type.
+        MalformedConversationError: an unknown key, a value of the wrong type, or one that UTF-8 or JSON cannot carry.
     """
     unknown = set(message) - _KEYS
     if unknown:
@@ -44,7 +44,12 @@ def message_to_proto(message: ChatMessage, index: int) -> teacher_pb2.Message:
         if text is not None and not isinstance(text, str):
             raise _malformed(index, f"has a `{name}` that is {type(text).__name__}, not text")
     tool_calls = message.get("tool_calls")
-    packed = teacher_pb2.Message(**texts, tool_calls_json=_dump(tool_calls) if tool_calls else "")
+    try:
+        check_utf8("".join(text for text in texts.values() if text))
+        tool_calls_json = compact_json(tool_calls) if tool_calls else ""
+    except (TypeError, ValueError) as error:
+        raise _malformed(index, f"does not go onto the wire: {error}") from error
+    packed = teacher_pb2.Message(**texts, tool_calls_json=tool_calls_json)
     message_from_proto(packed, index)
     return packed
 
@@ -65,7 +70,7 @@ def message_from_proto(packed: teacher_pb2.Message, index: int) -> dict[str, Any
         try:
             message["tool_calls"] = load_objects(packed.tool_calls_json, "tool_calls_json")
         except InvalidRequestError as error:
-            raise _malformed(index, "has tool calls that are not a JSON array of objects") from error
+            raise _malformed(index, f"is refused: {error.message}") from error
     return message
 
 
@@ -76,9 +81,9 @@ def dump_json(value: Sequence[Any] | Mapping[str, Any] | None, field: str) -> st
         InvalidRequestError: the value does not go into JSON.
     """
     try:
-        return _dump(value) if value else ""
+        return compact_json(value) if value else ""
     except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"`{field}` does not go into JSON", field=field) from error
+        raise InvalidRequestError(f"`{field}` does not go into JSON: {error}", field=field) from error
 
 
 def load_objects(text: str, field: str) -> list[dict[str, Any]]:
@@ -108,15 +113,11 @@ def load_template_arguments(text: str, field: str) -> dict[str, Any]:
     return value
 
 
-def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
 def _load(text: str, field: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"`{field}` is not JSON", field=field) from error
+        return load_json(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"`{field}` is not JSON that can be taken: {error}", field=field) from error
 
 
 def _malformed(index: int, what: str) -> MalformedConversationError:

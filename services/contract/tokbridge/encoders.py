@@ -41,8 +41,9 @@ def _text_encoder(spec: JsonObject, control_ids: Collection[int]) -> Tokenizer:
         for token in spec.get("added_tokens") or ()
     ]
     plain = {**spec, "added_tokens": added, "truncation": None, "padding": None, "post_processor": None}
+    text = json.dumps(plain)
     try:
-        encoder = Tokenizer.from_str(json.dumps(plain))
+        encoder = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise InvalidVocabularyError("the tokenizers library cannot read this tokenizer.json") from error
     encoder.encode_special_tokens = True

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from tokbridge.errors import ContentDroppedByTemplateError, MalformedConversationError
+from tokbridge.json_text import load_json
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -70,9 +71,9 @@ def _prepare_call(call: object, index: int, as_mapping: bool) -> dict[str, Any]:
 
 def _parse_arguments(text: str, index: int) -> dict[str, Any]:
     try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise _malformed(index, "has tool-call arguments that are not JSON") from error
+        arguments = load_json(text or "{}")
+    except ValueError as error:
+        raise _malformed(index, f"has tool-call arguments that are not JSON: {error}") from error
     if not isinstance(arguments, dict):
         raise _malformed(index, "has tool-call arguments that are not a JSON object")
     return arguments

@@ -66,8 +66,7 @@ class RegistrationReader:
     def _start(self, header: teacher_pb2.StudentHeader) -> None:
         if self._header is not None:
             raise InvalidRequestError("a registration has one header", field="header")
-        if len(header.name) > MAX_NAME_LENGTH or not header.name.isprintable():
-            raise InvalidRequestError(f"`name` is not printable or over {MAX_NAME_LENGTH} characters", field="name")
+        check_name(header.name)
         _within("vocabulary_size", header.vocabulary_size, self._limits.max_vocabulary_size)
         _within("token_bytes_bytes", header.token_bytes_bytes, self._limits.max_vocabulary_bytes)
         _within("tokenizer_json_bytes", header.tokenizer_json_bytes, MAX_TOKENIZER_JSON_BYTES)
@@ -81,6 +80,12 @@ class RegistrationReader:
         payload = bytes(self._received[:size])
         del self._received[:size]
         return payload
+
+
+def check_name(name: str) -> None:
+    """Raise `InvalidRequestError` unless a student may have this name, whichever protocol brought it."""
+    if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise InvalidRequestError(f"`name` is not printable or over {MAX_NAME_LENGTH} characters", field="name")
 
 
 def _within(name: str, value: int, limit: int) -> None:

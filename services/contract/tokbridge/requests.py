@@ -25,6 +25,7 @@ from tokbridge.conversation import (
     message_to_proto,
 )
 from tokbridge.errors import EmptyResponseError, InvalidRequestError, MalformedConversationError
+from tokbridge.json_text import check_utf8
 from tokbridge.modes import Routing, Spanning
 from tokbridge.v1 import teacher_pb2
 
@@ -67,6 +68,10 @@ class ScoreRequest:
         Raises:
             MalformedConversationError, InvalidRequestError, UnsupportedModeError, EmptyResponseError: as `from_proto`.
         """
+        try:
+            check_utf8(self.student_tail)
+        except ValueError as error:
+            raise InvalidRequestError(f"`student_tail` holds a {error}", field="student_tail") from error
         message = teacher_pb2.ScoreRequest(
             student_id=student_id,
             messages=[message_to_proto(message, index) for index, message in enumerate(self.messages)],

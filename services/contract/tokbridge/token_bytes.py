@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokbridge.errors import InvalidVocabularyError
+from tokbridge.tokenizer_shape import check_tokenizer_shape
 
 SPACE_MARK = "\u2581"
 """SentencePiece's stand-in for a space."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-_MAX_IDS = 1 << 24
-"""No model has more; an id past it is a broken or hostile file."""
 
 JsonObject = dict[str, Any]
 
@@ -28,17 +26,13 @@ def parse_tokenizer_json(text: str) -> JsonObject:
     """The object in a `tokenizer.json`.
 
     Raises:
-        InvalidVocabularyError: it is not JSON, or not a BPE tokenizer's.
+        InvalidVocabularyError: it is not JSON, or not of the shape of a BPE tokenizer's.
     """
     try:
         spec = json.loads(text)
-        kind, vocab = spec["model"]["type"], spec["model"]["vocab"]
-        ids = [*vocab.values(), *(token["id"] for token in spec.get("added_tokens") or ())]
-        in_range = all(0 <= i < _MAX_IDS for i in ids)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise InvalidVocabularyError("this is not a tokenizer.json of a BPE tokenizer") from error
-    if kind != "BPE" or not in_range:
-        raise InvalidVocabularyError(f"only BPE tokenizers with ids below {_MAX_IDS} are supported, this is {kind}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidVocabularyError("this tokenizer.json is not JSON") from error
+    check_tokenizer_shape(spec)
     return spec
 
 

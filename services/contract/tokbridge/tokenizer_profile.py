@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from tokbridge.chat_template import ChatTemplate
 from tokbridge.declared_tokens import DeclaredTokens, declared_tokens
 from tokbridge.encoders import content_encoder
-from tokbridge.errors import InvalidVocabularyError
+from tokbridge.errors import InvalidVocabularyError, LimitExceededError
 from tokbridge.prompt_tokenizer import PromptTokenizer
 from tokbridge.stops import collect_stop_ids
 from tokbridge.tokenizer_files import TokenizerFiles, load_tokenizer_files
@@ -60,8 +60,14 @@ def load_tokenizer(source: str | Path, head_size: int | None = None) -> Tokenize
     return profile_from_files(load_tokenizer_files(source), head_size)
 
 
-def profile_from_files(files: TokenizerFiles, head_size: int | None = None) -> TokenizerProfile:
-    """As `load_tokenizer`, from files already read."""
+def profile_from_files(
+    files: TokenizerFiles, head_size: int | None = None, *, max_vocabulary_size: int | None = None
+) -> TokenizerProfile:
+    """As `load_tokenizer`, from files already read.
+
+    Raises:
+        LimitExceededError: more than `max_vocabulary_size` ids; raised before a table of them is made.
+    """
     tokens = declared_tokens(files)
     template = files.chat_template and ChatTemplate(
         files.chat_template, tokens.special_tokens, frozenset(tokens.control_ids)
@@ -70,6 +76,13 @@ def profile_from_files(files: TokenizerFiles, head_size: int | None = None) -> T
     stops = collect_stop_ids(tokens.eos_id, configs, template or None, tokens.control_ids)
     control_ids = tokens.control_ids | {text: i for text, i in tokens.ids_by_text.items() if i in stops.ids}
     size = _vocabulary_size(tokens, set(control_ids.values()), _head_size(files, head_size), files.name)
+    if max_vocabulary_size is not None and size > max_vocabulary_size:
+        raise LimitExceededError(
+            f"the vocabulary of {files.name} has {size} ids, over the limit of {max_vocabulary_size}",
+            name="max_vocabulary_size",
+            value=size,
+            limit=max_vocabulary_size,
+        )
     stop_ids = frozenset(i for i in stops.ids if i < size)
     if not stop_ids:
         raise InvalidVocabularyError(f"{files.name} declares no token that ends a turn; set eos_token in its config")
@@ -79,7 +92,7 @@ def profile_from_files(files: TokenizerFiles, head_size: int | None = None) -> T
         vocabulary=_byte_vocabulary(tokens, frozenset(control_ids.values()), size),
         tokenizer_size=max(tokens.token_bytes) + 1,
         stop_ids=stop_ids,
-        turn_end_id=min(stop_ids) if stops.turn_end_id is None else stops.turn_end_id,
+        turn_end_id=stops.turn_end_id if stops.turn_end_id in stop_ids else min(stop_ids),
         template=replace(template, control_tokens=frozenset(control_ids)) if template else None,
         control_ids=control_ids,
         notes=stops.notes,
@@ -94,7 +107,10 @@ def _head_size(files: TokenizerFiles, head_size: int | None) -> int | None:
 
 def _vocabulary_size(tokens: DeclaredTokens, control_ids: set[int], head_size: int | None, name: str) -> int:
     """Ids of the vocabulary: the LM head's rows, which must hold every content token."""
-    last_content_id = max(tokens.token_bytes.keys() - control_ids)
+    content_ids = tokens.token_bytes.keys() - control_ids
+    if not content_ids:
+        raise InvalidVocabularyError(f"{name} has no content token")
+    last_content_id = max(content_ids)
     if head_size is not None and head_size <= last_content_id:
         raise InvalidVocabularyError(
             f"the LM head of {name} has {head_size} rows, but its token {last_content_id} none"

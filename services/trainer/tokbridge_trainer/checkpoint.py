@@ -30,7 +30,7 @@ class RunState:
     """Optimizer steps of both phases: the policy version, and the position in the data."""
     seed: int
     data_fingerprint: str
-    """Of the prompts in their order; a run resumes on the same data only."""
+    """Of the data and the settings that order it; a run resumes on the same data in the same order only."""
 
 
 def checkpoint_path(root: Path, steps_done: int) -> Path:
@@ -102,7 +102,10 @@ def check_same_run(saved: RunState, seed: int, data_fingerprint: str) -> None:
     if saved.seed != seed:
         raise CheckpointError(f"the checkpoint was written with seed {saved.seed}, the configuration has {seed}")
     if saved.data_fingerprint != data_fingerprint:
-        raise CheckpointError("the checkpoint was written with other prompts; set `resume: never` to start anew")
+        raise CheckpointError(
+            "the checkpoint was written with other prompts, another `warm_start`, `prompts_per_step`, "
+            "`samples_per_prompt` or `prompts.shuffle`; set `resume: never` to start anew"
+        )
 
 
 def _write_synced(path: Path, text: str) -> None:

@@ -37,7 +37,7 @@ class TrainConfig(Section):
     student: StudentConfig
     prompts: PromptsConfig
     teacher: TeacherConfig
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     steps: int | None = Field(default=None, ge=1)
     """On-policy optimizer steps. Either this or `epochs`."""
     epochs: float | None = Field(default=None, gt=0.0)
@@ -93,6 +93,11 @@ class TrainConfig(Section):
     def responses_per_step(self) -> int:
         """Responses of one on-policy step."""
         return self.prompts_per_step * self.samples_per_prompt
+
+    @property
+    def warm_start_responses_per_step(self) -> int:
+        """Responses of one step of the warm start, 0 without one."""
+        return (self.warm_start.responses_per_step or self.responses_per_step) if self.warm_start else 0
 
     def on_policy_steps(self, num_prompts: int) -> int:
         """Steps on the student's own responses, given how many prompts there are."""

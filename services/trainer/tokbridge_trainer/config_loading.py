@@ -15,6 +15,9 @@ from pydantic import ValidationError
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
 
+_YAML_FAULTS = (yaml.YAMLError, ValueError)
+"""PyYAML lets the ValueError of a date that does not exist through; bytes that are not UTF-8 raise one, too."""
+
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> TrainConfig:
     """Read a YAML file and apply overrides in order.
@@ -48,8 +51,8 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfigError(f"cannot read {path}: {error.strerror}", field="(file)") from None
-    except yaml.YAMLError as error:
-        raise InvalidConfigError(f"{path} is not YAML: {error}", field="(file)") from None
+    except _YAML_FAULTS as error:
+        raise InvalidConfigError(f"{path} is not YAML: {' '.join(str(error).split())}", field="(file)") from None
     if not isinstance(document, dict):
         raise InvalidConfigError(f"{path} must hold a mapping", field="(file)")
     return document
@@ -70,5 +73,5 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
             raise InvalidConfigError(f"{parent} is not a section in {override!r}", field=key)
     try:
         section[leaf] = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except _YAML_FAULTS:
         raise InvalidConfigError(f"the value in {override!r} is not YAML", field=key) from None

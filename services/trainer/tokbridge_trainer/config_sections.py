@@ -7,15 +7,28 @@ What the values mean together is checked in `config.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
+
+Address = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Section(BaseModel):
-    """Base of every section: unknown keys are errors, values are fixed once read."""
+    """Base of every section: unknown keys are errors, numbers are finite, values are fixed once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_for_number(cls, value: object, info: ValidationInfo) -> object:
+        """Python counts `true` as 1; in a document it is a slip."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("true and false are no values of this key")
+        return value
 
 
 class StudentConfig(Section):
@@ -71,7 +84,7 @@ class OptimizerConfig(Section):
     min_lr_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
     """Where `linear` and `cosine` end, as a share of `lr`."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0.0)
     max_grad_norm: float = Field(default=1.0, gt=0.0)
 
@@ -91,7 +104,7 @@ class LossConfig(Section):
 
     beta: float = Field(default=0.5, ge=0.0, le=1.0)
     """0: forward KL; 1: reverse (skewed) KL; between: generalised Jensen-Shannon."""
-    skew: float = Field(default=0.1, ge=0.0, lt=1.0)
+    skew: float = Field(default=0.1, gt=0.0, lt=1.0)
     """λ of the skewed reverse KL; read only where beta = 1."""
     whitespace: Literal["drop", "keep", "random"] = "drop"
     """Rows whose emitted token is white space: left out, kept, or as many random other rows left out instead."""
@@ -102,7 +115,7 @@ class LossConfig(Section):
 class TeacherConfig(Section):
     """The teacher service and what is asked of it."""
 
-    urls: list[str] = Field(min_length=1)
+    urls: list[Address] = Field(min_length=1)
     """`host:port` of one or more services of one teacher; requests go round robin."""
     timeout_s: float = Field(default=600.0, gt=0.0)
     """Over all attempts for one response."""
@@ -110,7 +123,7 @@ class TeacherConfig(Section):
     """`drop`: a response whose scoring failed for good is left out, counted by reason and shown."""
     routing: Literal["greedy", "bpe"] = "greedy"
     spanning: Literal["realized", "lookahead"] = "realized"
-    top_k: int = Field(default=0, ge=0)
+    top_k: int = Field(default=0, ge=0, le=65534)
     """Cells kept a row; 0: the service's default."""
     mass: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that the kept cells cover; 0: the service's default."""

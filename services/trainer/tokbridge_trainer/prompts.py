@@ -6,9 +6,7 @@ The order is a pure function of the seed and the position, so a resumed run need
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,21 @@ from typing import Any
 import datasets
 from datasets.exceptions import DatasetGenerationError
 
-from tokbridge.conversation import message_to_proto
-from tokbridge.errors import InvalidDataError, MalformedConversationError
+from tokbridge.conversation import dump_json, load_objects, message_to_proto
+from tokbridge.errors import (
+    ChatTemplateError,
+    ContentDroppedByTemplateError,
+    InvalidDataError,
+    InvalidRequestError,
+    MalformedConversationError,
+)
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.data_order import index_at
 from tokbridge_trainer.samples import Prompt
 from tokbridge_trainer.student_text import StudentText
 
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+_REFUSED = (ChatTemplateError, ContentDroppedByTemplateError, MalformedConversationError)
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,6 @@ class PromptSet:
     """Prompts left out because they have too many tokens."""
     seed: int
     shuffle: bool
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the prompts in the order of the files."""
-        digest = hashlib.sha256()
-        for prompt in self.prompts:
-            digest.update(len(prompt.token_ids).to_bytes(8, "little") + prompt.token_ids.tobytes())
-        return digest.hexdigest()
 
     def at(self, start: int, count: int) -> list[Prompt]:
         """Prompts number `start` … `start + count − 1` of the endless sequence of epochs."""
@@ -68,7 +65,7 @@ def load_prompt_files(files: Sequence[str], limit: int | None, config: TrainConf
     Raises:
         InvalidDataError: a row cannot be used, a prompt is overlong and `overlong` is `error`, or none is left.
     """
-    prompts = list(_render_all(read_rows(files, limit), text))
+    prompts = [prompt_of(row, index, text) for index, row in enumerate(read_rows(files, limit))]
     kept = [prompt for prompt in prompts if len(prompt.token_ids) <= config.max_prompt_tokens]
     if config.overlong == "error" and len(kept) < len(prompts):
         longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
@@ -98,6 +95,19 @@ def read_rows(patterns: Sequence[str], limit: int | None) -> list[dict[str, Any]
     return rows[:limit]
 
 
+def prompt_of(row: Mapping[str, Any], index: int, text: StudentText) -> Prompt:
+    """Render the conversation of a row.
+
+    Raises:
+        InvalidDataError: the row holds no conversation, or one that the student's chat template refuses.
+    """
+    messages, tools = conversation_of(row, index), tools_of(row, index)
+    try:
+        return text.prompt(index, messages, tools)
+    except _REFUSED as error:
+        raise InvalidDataError(f"row {index}: {error.message}", row=index) from error
+
+
 def conversation_of(row: Mapping[str, Any], index: int) -> list[dict[str, Any]]:
     """The messages of a row: its `messages`, or its `prompt` (text, which becomes a user turn, or messages).
 
@@ -115,19 +125,21 @@ def conversation_of(row: Mapping[str, Any], index: int) -> list[dict[str, Any]]:
     try:
         for position, message in enumerate(messages):
             message_to_proto(message, position)
-    except MalformedConversationError as error:
-        raise InvalidDataError(f"row {index}: {error.message}", row=index, column="messages") from error
+    except (TypeError, ValueError) as error:  # Parquet holds values, such as dates, that do not go into JSON
+        raise InvalidDataError(f"row {index}: {error}", row=index, column="messages") from error
     return messages
 
 
 def tools_of(row: Mapping[str, Any], index: int) -> list[dict[str, Any]] | None:
     """The tool definitions of a row, given as a list or as JSON text; None without."""
     value = row.get("tools")
+    if value == "null":
+        return None
     try:
-        tools = json.loads(value) if isinstance(value, str) and value else value
-    except ValueError as error:
-        raise InvalidDataError(f"row {index}: `tools` is not JSON", row=index, column="tools") from error
-    return tools or None
+        text = value if isinstance(value, str) else dump_json(value, "tools")
+        return load_objects(text, "tools") or None
+    except InvalidRequestError as error:
+        raise InvalidDataError(f"row {index}: {error.message}", row=index, column="tools") from error
 
 
 def _read_file(path: str) -> list[dict[str, Any]]:
@@ -136,10 +148,7 @@ def _read_file(path: str) -> list[dict[str, Any]]:
         raise InvalidDataError(f"{path} is neither JSONL nor Parquet")
     try:
         return datasets.load_dataset(builder, data_files=path, split="train").to_list()
-    except DatasetGenerationError as error:
+    except StopIteration as error:  # a JSON file of no bytes
+        raise InvalidDataError(f"{path} is empty") from error
+    except (DatasetGenerationError, OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise InvalidDataError(f"{path} cannot be read as {builder}: {error.__cause__ or error}") from error
-
-
-def _render_all(rows: Sequence[Mapping[str, Any]], text: StudentText) -> Iterator[Prompt]:
-    for index, row in enumerate(rows):
-        yield text.prompt(index, conversation_of(row, index), tools_of(row, index))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import AutoConfig
 
 from tokbridge.errors import InvalidConfigError
@@ -25,6 +29,8 @@ class RunData:
     end_step: int
     """Steps of both phases."""
     on_policy_steps: int
+    fingerprint: str
+    """Of what is trained on and in which order, the seed aside: equal in a run and in what resumes it."""
 
 
 def load_data(config: TrainConfig) -> RunData:
@@ -32,16 +38,45 @@ def load_data(config: TrainConfig) -> RunData:
     text = load_student_text(config)
     _check_context_length(config)
     prompts = load_prompts(config, text)
+    warm_start = load_warm_start(config, text)
     on_policy_steps = config.on_policy_steps(len(prompts.prompts))
     return RunData(
         text=text,
         prompts=prompts,
         evaluation_prompts=load_evaluation_prompts(config, text),
         evaluation_responses=load_evaluation_responses(config, text),
-        warm_start=load_warm_start(config, text),
+        warm_start=warm_start,
         end_step=config.warm_start_steps + on_policy_steps,
         on_policy_steps=on_policy_steps,
+        fingerprint=data_fingerprint(config, prompts, warm_start),
     )
+
+
+def data_fingerprint(config: TrainConfig, prompts: PromptSet, warm_start: WrittenSet | None) -> str:
+    """SHA-256, as hex, over the trained ids in the order of the files and every setting that orders them."""
+    written = warm_start.responses if warm_start else []
+    order = {
+        "prompts": len(prompts.prompts),
+        "shuffle": prompts.shuffle,
+        "prompts_per_step": config.prompts_per_step,
+        "samples_per_prompt": config.samples_per_prompt,
+        "warm_start_steps": config.warm_start_steps,
+        "warm_start_responses": len(written),
+        "warm_start_responses_per_step": config.warm_start_responses_per_step,
+    }
+    digest = hashlib.sha256(json.dumps(order).encode())
+    for prompt in prompts.prompts:
+        _add_ids(digest, prompt.token_ids)
+    for response in written:
+        _add_ids(digest, response.prompt.token_ids)
+        _add_ids(digest, response.token_ids)
+        _add_ids(digest, np.array([] if response.stop_id is None else [response.stop_id], np.int32))
+    return digest.hexdigest()
+
+
+def _add_ids(digest: hashlib._Hash, ids: NDArray[np.int32]) -> None:
+    """The length goes first, so that two lists never read like one."""
+    digest.update(len(ids).to_bytes(8, "little") + ids.tobytes())
 
 
 def _check_context_length(config: TrainConfig) -> None:

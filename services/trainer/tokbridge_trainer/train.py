@@ -91,8 +91,8 @@ class Run:
     def _loop(self, first_step: int) -> TrainingLoop:
         config, data = self._config, self._data
         sources: dict[Phase, SampleSource] = {"on_policy": RolloutSource(config, data.prompts, self._actors.workers)}
-        if config.warm_start is not None and data.warm_start is not None:
-            per_step = config.warm_start.responses_per_step or config.responses_per_step
+        if data.warm_start is not None:
+            per_step = config.warm_start_responses_per_step
             sources["warm_start"] = WarmStartSource(data.warm_start, per_step, self._actors.feed)
         gate = StalenessGate(
             max_lag=config.max_policy_lag,
@@ -109,7 +109,7 @@ class Run:
         every, keep = self._config.save.every, self._config.save.keep
         if steps_done != self._data.end_step and not (every and steps_done % every == 0):
             return
-        state = RunState(steps_done, self._config.seed, self._data.prompts.fingerprint)
+        state = RunState(steps_done, self._config.seed, self._data.fingerprint)
         with writing_checkpoint(self._config.output_dir / "checkpoints", state, keep) as folder:
             ray.get(self._actors.learner.save.remote(folder.resolve()))
 
@@ -127,7 +127,7 @@ def _steps_done(config: TrainConfig, data: RunData, checkpoint: Path | None) -> 
     if checkpoint is None:
         return 0
     state = read_state(checkpoint)
-    check_same_run(state, config.seed, data.prompts.fingerprint)
+    check_same_run(state, config.seed, data.fingerprint)
     return state.steps_done
 
 

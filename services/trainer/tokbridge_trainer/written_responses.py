@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokbridge.errors import InvalidDataError, TokensDoNotSpellResponseError
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.data_order import index_at
-from tokbridge_trainer.prompts import conversation_of, read_rows, tools_of
+from tokbridge_trainer.prompts import prompt_of, read_rows
 from tokbridge_trainer.samples import Prompt, Sample, SampleKey
 from tokbridge_trainer.student_text import StudentText
 
@@ -68,7 +68,7 @@ def load_written(files: Sequence[str], limit: int | None, config: TrainConfig, t
     """Read responses and cut them into the student's tokens.
 
     Raises:
-        InvalidDataError: a row has no `response`, or no row can be used.
+        InvalidDataError: a row has no `response` or a conversation that is refused, or no row can be used.
     """
     rows = read_rows(files, limit)
     outcomes = [_written(row, index, config, text) for index, row in enumerate(rows)]
@@ -84,7 +84,7 @@ def _written(row: Mapping[str, Any], index: int, config: TrainConfig, text: Stud
     response = row.get("response")
     if not isinstance(response, str):
         raise InvalidDataError(f"row {index} has no `response`", row=index, column="response")
-    prompt = text.prompt(index, conversation_of(row, index), tools_of(row, index))
+    prompt = prompt_of(row, index, text)
     if len(prompt.token_ids) > config.max_prompt_tokens:
         return "overlong"
     try:

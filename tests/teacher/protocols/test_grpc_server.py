@@ -1,4 +1,5 @@
 import asyncio
+import json
 from dataclasses import replace
 
 import grpc
@@ -7,6 +8,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from support.malformed_tokenizers import malformed
 from support.refused_requests import REFUSED, UNKNOWN_STUDENT_ID
 from support.requests_for import request_for
 from support.served import served_over_grpc
@@ -47,6 +49,16 @@ async def register(stub, registration) -> teacher_pb2.RegisterStudentResponse:
 def error_in(error: grpc.aio.AioRpcError):
     detail = teacher_pb2.ErrorDetail.FromString(dict(error.trailing_metadata())[ERROR_TRAILER_KEY])
     return error_of(detail)
+
+
+@malformed
+async def test_a_malformed_tokenizer_is_refused_at_registration(change, built_teacher, student_registration):
+    spec = json.loads(student_registration.tokenizer_json)
+    registration = replace(student_registration, tokenizer_json=json.dumps({**spec, **change}))
+    async with served_over_grpc(built_teacher.service) as target, grpc.aio.insecure_channel(target) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await register(teacher_pb2_grpc.TeacherStub(channel), registration)
+    assert error_in(refused.value).code is ErrorCode.INVALID_VOCABULARY
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)

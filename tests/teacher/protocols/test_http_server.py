@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf import proto
 
+from support.malformed_tokenizers import malformed
 from support.refused_requests import REFUSED, UNKNOWN_STUDENT_ID
 from support.requests_for import request_for
 from support.served import served_over_http
@@ -140,6 +141,8 @@ def test_people_register_with_a_tokenizer_file(http, student_folder, student_pro
         ({"stop_ids": [10**6]}, "invalid_vocabulary"),
         ({"stop_ids": []}, "invalid_request"),
         ({"head_size": 5}, "invalid_vocabulary"),
+        ({"name": "\x00"}, "invalid_request"),
+        ({"name": "x" * 256}, "invalid_request"),
         ({"colour": "red"}, "invalid_request"),
     ],
 )
@@ -151,6 +154,29 @@ def test_a_bad_registration_is_typed(change, code, http, student_folder, student
     }
     answer = http.post("/v1/students", json={**body, **change})
     assert (answer.status_code, answer.json()["code"]) == (400, code)
+
+
+@malformed
+def test_a_malformed_tokenizer_file_is_no_internal_error(change, http, student_folder, student_profile):
+    spec = json.loads((student_folder / "tokenizer.json").read_text())
+    body = {
+        "name": "bad",
+        "tokenizer_json": json.dumps({**spec, **change}),
+        "stop_ids": [student_profile.turn_end_id],
+    }
+    answer = http.post("/v1/students", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_vocabulary")
+
+
+def test_a_head_above_the_limit_is_refused(http, student_folder, student_profile):
+    body = {
+        "name": "huge",
+        "tokenizer_json": (student_folder / "tokenizer.json").read_text(),
+        "stop_ids": [student_profile.turn_end_id],
+        "head_size": 2**40,
+    }
+    answer = http.post("/v1/students", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (413, "limit_exceeded")
 
 
 @pytest.mark.parametrize(

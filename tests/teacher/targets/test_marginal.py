@@ -6,8 +6,12 @@ import torch
 
 from support.target_problems import problem_plan, problem_tables, random_problem
 from tokbridge.errors import InternalError, NonFiniteLogitsError
+from tokbridge.vocabulary import ByteVocabulary
+from tokbridge_teacher.routing.pair_tables import compile_pair
+from tokbridge_teacher.segmentation import Segmentation
 from tokbridge_teacher.targets.marginal import marginalize
 from tokbridge_teacher.targets.options import ScoringOptions
+from tokbridge_teacher.targets.planning import build_plan
 
 OPTIONS = ScoringOptions("greedy", "realized", 8, 1.0)
 
@@ -86,3 +90,56 @@ def test_logits_of_another_shape_are_refused(case):
     plan, tables, logits = case
     with pytest.raises(InternalError):
         marginalize(logits[:, :-1], plan.slice(0, plan.num_positions), tables)
+
+
+@pytest.fixture
+def one_sided():
+    """A plan of "ab" and 2000 teacher tokens of each kind: they begin with a, have no route, are stop or control."""
+    numbers = range(2000)
+    kinds = [[b"a%d" % i for i in numbers], [b"z%d" % i for i in numbers], [None for _ in numbers]]
+    tokens = [token for kind in (*kinds, kinds[2]) for token in kind]
+    teacher, student = ByteVocabulary((*tokens, b"ab", b"c")), ByteVocabulary((b"a", b"b", b"c", b"bc", None))
+    tables = compile_pair(teacher, student, "greedy", student_encoder=None, cache_folder=None)
+    plan = build_plan(
+        tables,
+        Segmentation(np.array([8000, 8001], np.int32), np.array([0, 2, 3]), np.zeros(2, bool)),
+        np.array([0, 3], np.int32),
+        b"abc",
+        teacher_stop_ids=range(4000, 6000),
+        stop_id=4,
+        turn_end_id=4,
+        given_bytes=0,
+        options=OPTIONS,
+    )
+    return plan, tables.on_device("cpu")
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("seed", range(8))
+def test_no_probability_is_above_one(one_sided, kind, seed):
+    plan, tables = one_sided
+    logits = torch.full((3, tables.teacher_size), -torch.inf)
+    logits[:, 2000 * kind : 2000 * (kind + 1)] = torch.randn(3, 2000, generator=torch.Generator().manual_seed(seed))
+    result = marginalize(logits, plan.slice(0, 3), tables)
+    (block, *_) = result.blocks
+    for shares in (block.cell_masses, block.support_masses, block.unmapped, block.control):
+        assert ((shares >= 0) & (shares <= 1)).all()
+    totals = block.cell_masses.sum(1, dtype=float) + block.unmapped + block.control
+    assert totals == pytest.approx(1.0, abs=1e-6)
+    assert result.stop_log_prob is not None
+    assert result.stop_log_prob <= 0
+    assert np.exp(result.stop_log_prob) == pytest.approx(float(kind == 2), abs=1e-12)
+
+
+@pytest.mark.parametrize("rest", [1e-12, 1e-9, 1e-7, 1e-5])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_confident_stop_leaves_over_is_exact(one_sided, seed, rest):
+    plan, tables = one_sided
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.full((3, tables.teacher_size), float(np.log(rest)))
+    logits[:, plan.stop_ids] = torch.randn(3, len(plan.stop_ids), generator=generator)
+    exact = logits[-1].double().softmax(-1)
+    exact[plan.stop_ids] = 0.0
+    stop_log_prob = marginalize(logits, plan.slice(0, 3), tables).stop_log_prob
+    assert stop_log_prob is not None
+    assert -np.expm1(stop_log_prob) == pytest.approx(float(exact.sum()), rel=1e-3)

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.brute_force import TwinProblem, truncated_row
 from support.brute_force import rows as twin_rows
-from support.brute_force import truncated_row
-from support.target_problems import built_rows, problem_tables, random_problem
+from support.target_problems import OddEncoder, built_rows, odd_phi, problem_tables, random_problem
 from tokbridge.targets import RowCase, RowFlag
+from tokbridge.vocabulary import ByteVocabulary
+from tokbridge.wire import decode_rows, encode_rows
 from tokbridge_teacher.targets.options import ScoringOptions
 
 MODES = [("greedy", "realized"), ("bpe", "realized"), ("bpe", "lookahead"), ("greedy", "lookahead")]
@@ -78,3 +80,53 @@ def test_cells_fall_and_the_flags_say_how_a_row_was_made(seed, top_k):
         assert (cells[1:] <= cells[:-1]).all()
         is_chained = bool(rows.flags[index] & RowFlag.CHAIN)
         assert is_chained == (rows.cases[index] == RowCase.SPANNING)
+
+
+def cut_problem(student, teacher, student_ids, teacher_ids, q):
+    """A response under `bpe` in which the student emitted a token that its encoder would not have."""
+    encoder = OddEncoder(ByteVocabulary(tuple(student)))
+    return TwinProblem(
+        teacher=teacher,
+        student=student,
+        teacher_ids=teacher_ids,
+        student_ids=student_ids,
+        q=q,
+        stop_set=frozenset([teacher.index(None)]),
+        stop_id=student.index(None),
+        turn_end_id=student.index(None),
+        given_bytes=0,
+        phi=odd_phi(student, encoder),
+        settled=encoder.is_settled,
+        emitted_only=True,
+        max_tokens=4,
+    )
+
+
+@pytest.mark.parametrize("top_k", [1, 1000])
+@pytest.mark.parametrize("rest", [0.0, 1e-12, 1e-9, 1e-7, 0.25])
+@pytest.mark.parametrize("mass", [0.3, 0.5002062, 1.0])
+def test_an_emitted_cell_that_lookahead_empties_stays_in_the_row_once(mass, rest, top_k):
+    q = [[mass, 0.0, 1 - mass, 0.0], [rest, 1 - rest, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    problem = cut_problem([b"t", b"h", b"e", b"the", b"x", None], [b"t", b"he", b"x", None], [0, 1, 2], [0, 1], q)
+    rows = built_rows(problem, problem_tables(problem, "bpe"), options_of("bpe", "lookahead", top_k))
+    for index, row in enumerate(twin_rows(problem, "lookahead")):
+        check_row(rows, index, truncated_row(row, [*problem.student_ids, -1][index], top_k, 1.0))
+    assert rows.row_mass() == pytest.approx(1.0, abs=TOLERANCE)
+    assert decode_rows(encode_rows(rows), vocabulary_size=6).num_rows == rows.num_rows
+
+
+@pytest.mark.parametrize("realized", [0, 63, 64, 99])
+def test_the_cell_that_the_realized_branch_moves_to_keeps_its_base_mass_whatever_its_rank(realized):
+    pieces = [bytes([0x80 + number]) + b"z" for number in range(100)]
+    words = [b"t" + piece for piece in pieces]
+    student, teacher = [*words, *pieces, b"t", None], [*words, *pieces, b"t", None]
+    q = np.zeros((3, len(teacher)))
+    q[0, :100], q[0, 200] = (0.5 + 1e-3 * (np.arange(100) != realized)) / 100, 0.5
+    q[1, 100 + realized] = q[2, 201] = 1.0
+    q /= q.sum(1, keepdims=True)
+    problem = cut_problem(student, teacher, [200, 100 + realized], [200, 100 + realized], q.tolist())
+    options = ScoringOptions("bpe", "lookahead", 1, 1.0, lookahead_tokens=2, lookahead_floor=0.0)
+    rows = built_rows(problem, problem_tables(problem, "bpe"), options)
+    expected = twin_rows(problem, "lookahead")[0]
+    assert expected.cells[realized] == pytest.approx(0.505, abs=1e-3)
+    check_row(rows, 0, truncated_row(expected, 200, 1, 1.0))

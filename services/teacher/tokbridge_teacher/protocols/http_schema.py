@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from tokbridge.description import Limits
-from tokbridge.errors import LimitExceededError
 from tokbridge.modes import Routing, Spanning
 from tokbridge.registration import StudentRegistration
+from tokbridge.registration_reader import check_name
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary
 from tokbridge.targets import RowCase, RowFlag, TargetRows
@@ -77,7 +77,7 @@ class StudentBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(min_length=1, max_length=255)
+    name: str = Field(description="A label for people: printable, at most 255 characters.")
     tokenizer_json: str = Field(description="Text of the student's `tokenizer.json`.")
     stop_ids: list[int] = Field(min_length=1, description="Ids that end the student's turn, the usual one first.")
     head_size: int | None = Field(default=None, ge=1, description="Rows of the student's LM head; null: its ids.")
@@ -86,18 +86,13 @@ class StudentBody(BaseModel):
         """The registration that a client with these files would send; takes CPU time.
 
         Raises:
+            InvalidRequestError: the name is none that a student may have.
             InvalidVocabularyError: the text is no tokenizer, or a stop id is not a control token of it.
             LimitExceededError: it is larger than the service takes.
         """
+        check_name(self.name)
         files = TokenizerFiles(self.name, self.tokenizer_json, generation_config={"eos_token_id": self.stop_ids})
-        profile = profile_from_files(files, self.head_size)
-        if profile.vocabulary.size > limits.max_vocabulary_size:
-            raise LimitExceededError(
-                f"The vocabulary has {profile.vocabulary.size} ids; the service takes {limits.max_vocabulary_size}.",
-                name="max_vocabulary_size",
-                value=profile.vocabulary.size,
-                limit=limits.max_vocabulary_size,
-            )
+        profile = profile_from_files(files, self.head_size, max_vocabulary_size=limits.max_vocabulary_size)
         registration = StudentRegistration(
             name=self.name,
             vocabulary=profile.vocabulary,

@@ -20,7 +20,9 @@ from tokbridge_teacher.routing.router import UNMAPPED, Router
 MAX_STRINGS = 2_000_000
 """Strings kept: some 250 MB."""
 MAX_EXTENSIONS = 64
-"""Longer student tokens per string whose masses are asked for whatever their rank."""
+"""Student tokens beginning with a string whose masses are asked for whatever their rank. The plan asks for those along
+the realized bytes besides; any other that a move creates counts with a base mass of 0 if it is not among the row's top
+cells either, so it is short by at most the mass of the last of those, which stays in the truncated residual."""
 MAX_REACHABLE_ENTRIES = 4_000_000
 
 
@@ -62,7 +64,7 @@ class StringRoutes:
         """Student ids that φ may give once bytes follow each string; none for a settled one.
 
         They are its prefixes and the tokens that it begins, of which the `MAX_EXTENSIONS` lowest ids: merges made
-        early.
+        early. Many strings begin thousands of tokens (a space does), so this is not all of them.
         """
         _, settled = self.look_up(strings)
         none = np.zeros(0, np.int32)

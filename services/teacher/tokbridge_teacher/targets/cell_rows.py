@@ -64,7 +64,7 @@ class KnownCells:
 
 @dataclass(frozen=True, eq=False)
 class CellRows:
-    """n rows with targets; cells by falling mass, id −1 and mass 0 past the last."""
+    """n rows with targets; cells by falling mass, id −1 and mass 0 past the last. A cell may have mass 0 too."""
 
     cell_ids: NDArray[np.int32]
     """[n, K]."""
@@ -84,12 +84,12 @@ class CellRows:
         unmapped = self.unmapped.copy()
         unmapped[moves.owners[~to_cell]] += moves.deltas[~to_cell]
         owners, cells, deltas = moves.owners[to_cell], moves.cells[to_cell], moves.deltas[to_cell]
-        hits = (self.cell_ids[owners] == cells[:, None]) & (self.masses[owners] > 0)
+        hits = self.cell_ids[owners] == cells[:, None]
         is_there = hits.any(1)
         masses = self.masses.copy()
         masses[owners[is_there], hits[is_there].argmax(1)] += deltas[is_there]
         created = owners[~is_there], cells[~is_there]
-        rows = replace(self, masses=masses, unmapped=np.maximum(unmapped, 0.0))
+        rows = replace(self, masses=masses, unmapped=np.clip(unmapped, 0.0, 1.0))
         return rows._with_cells(*created, deltas[~is_there] + known.find(*created))._sorted(np.unique(moves.owners))
 
     def _with_cells(self, owners: NDArray[np.int64], cells: NDArray[np.int64], masses: NDArray[np.float64]) -> CellRows:
@@ -103,8 +103,8 @@ class CellRows:
         return replace(self, cell_ids=wide_ids, masses=wide_masses)
 
     def _sorted(self, owners: NDArray[np.int64]) -> CellRows:
-        """Bring the cells of the rows `owners` back into falling order; a mass below 0 is rounding."""
-        masses, cell_ids = np.maximum(self.masses, 0.0), self.cell_ids.copy()
+        """Bring the cells of the rows `owners` back into falling order; a mass outside [0, 1] is rounding."""
+        masses, cell_ids = np.clip(self.masses, 0.0, 1.0), self.cell_ids.copy()
         order = np.argsort(-masses[owners], axis=1, kind="stable")
         masses[owners] = np.take_along_axis(masses[owners], order, 1)
         cell_ids[owners] = np.take_along_axis(cell_ids[owners], order, 1)
@@ -137,9 +137,10 @@ def truncate(
 ) -> TruncatedRows:
     """Keep the largest cells until `top_k` or `mass` is met, and the emitted token's always (spec §6).
 
-    `emitted_ids` [n] are canonical; `emitted_masses` [n] count where the emitted cell is not among the columns.
+    `emitted_ids` [n] are canonical; `emitted_masses` [n] count where the emitted cell is not among the columns (one
+    that moves left without mass is).
     """
-    is_emitted = (rows.cell_ids == emitted_ids[:, None]) & (rows.masses > 0)
+    is_emitted = rows.cell_ids == emitted_ids[:, None]
     has_mass = rows.masses > 0
     covered_before = np.cumsum(rows.masses, 1) - rows.masses
     within = (np.arange(rows.masses.shape[1]) < top_k) & ((covered_before < mass) | (mass >= 1.0))

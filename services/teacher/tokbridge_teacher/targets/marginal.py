@@ -37,7 +37,7 @@ class ChunkResult:
     query_log_masses: NDArray[np.float64]
     """[q]."""
     stop_log_prob: float | None
-    """ln of the stop mass after the content, from the chunk that holds the last position."""
+    """ln of the stop mass after the content, at most 0, from the chunk that holds the last position."""
     top_ids: NDArray[np.int32]
     """[P, T], teacher ids of largest probability; T = 0 unless asked for."""
     top_probs: NDArray[np.float32]
@@ -58,9 +58,7 @@ def marginalize(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTable
     shifted = _shift(logits, plan_slice.start)
     interior = _interior_blocks(shifted, plan_slice, tables)
     realized = _gather(shifted, np.arange(len(plan_slice.realized_ids)), plan_slice.realized_ids)
-    at_end = (
-        shifted[-1, _to_device(plan_slice.stop_ids, shifted)].double().logsumexp(0) if plan_slice.holds_end else None
-    )
+    stop_log_prob = _stop_log_prob(shifted[-1], plan_slice) if plan_slice.holds_end else None
     weights = shifted.exp_()
     totals = block_sum(weights)
     log_totals = totals.log()
@@ -74,7 +72,7 @@ def marginalize(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTable
         realized_log_probs,
         plan_slice.queries.numbers,
         _query_log_masses(weights, log_totals, plan_slice, tables),
-        None if at_end is None else float(at_end - log_totals[-1]),
+        stop_log_prob,
         top_ids,
         top_probs,
     )
@@ -88,6 +86,15 @@ def _shift(logits: torch.Tensor, start: int) -> torch.Tensor:
         position = start + int((~finite).nonzero()[0])
         raise NonFiniteLogitsError(f"the teacher's logits at position {position} are not finite", position=position)
     return logits.float().sub_(peaks.float())
+
+
+def _stop_log_prob(shifted_V: torch.Tensor, plan_slice: PlanSlice) -> float:
+    """ln of the stop mass at one position, at most 0; the row is summed in float64, as a total of float32 block sums
+    may come out below the mass of its own stop tokens.
+    """
+    logits = shifted_V.double()
+    stop_mass = logits[_to_device(plan_slice.stop_ids, logits)].logsumexp(0)
+    return min(float(stop_mass - logits.logsumexp(0)), 0.0)
 
 
 def _to_device(array: NDArray[np.integer], like: torch.Tensor) -> torch.Tensor:
@@ -166,31 +173,31 @@ def _row_block(
     masses, columns = top_columns(cells, num_cells)
     owners, support = _to_device(group.support_owners, cells), _to_device(group.support_columns, cells)
     if cells.shape[1]:
-        wanted = cells[owners, support.clamp_min(0)].double() / totals[owners]
-        wanted = torch.where(support >= 0, wanted, 0.0)
+        wanted = _shares(torch.where(support >= 0, cells[owners, support.clamp_min(0)], 0.0), totals[owners])
     else:
-        wanted = torch.zeros(len(owners), dtype=torch.float64)
+        wanted = np.zeros(len(owners), np.float32)
     padding = ((0, 0), (0, num_cells - masses.shape[1]))
     return RowBlock(
         group.rows,
         np.pad(columns.to(torch.int32).cpu().numpy(), padding, constant_values=-1),
-        np.pad(_to_host(masses.double() / totals[:, None]), padding),
-        _to_host(unmapped / totals),
-        _to_host(control / totals),
+        np.pad(_shares(masses, totals[:, None]), padding),
+        _shares(unmapped, totals),
+        _shares(control, totals),
         head_log_probs,
         group.support_numbers,
-        _to_host(wanted),
+        wanted,
     )
 
 
-def _to_host(x: torch.Tensor) -> NDArray[np.float32]:
-    return x.float().cpu().numpy()
+def _shares(masses: torch.Tensor, totals: torch.Tensor) -> NDArray[np.float32]:
+    """`masses` as parts of `totals` (float64), at most 1: the two were summed in different orders."""
+    return (masses.double() / totals).clamp_max(1.0).float().cpu().numpy()
 
 
 def _query_log_masses(
     weights: torch.Tensor, log_totals: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables
 ) -> NDArray[np.float64]:
-    """ln π_k(c) of each query: the sum of the range itself, never a difference of cumulative sums."""
+    """ln π_k(c) of each query, at most 0: the sum of the range itself, never a difference of cumulative sums."""
     queries = plan_slice.queries
     if len(queries.positions) == 0:
         return np.empty(0)
@@ -198,7 +205,8 @@ def _query_log_masses(
         weights[position, tables.ids_by_rank[low:high]].sum(dtype=torch.float64)
         for position, (low, high) in zip(queries.positions.tolist(), queries.ranks.tolist(), strict=True)
     ]
-    return (torch.stack(sums).log() - log_totals[_to_device(queries.positions, weights)]).cpu().numpy()
+    log_masses = torch.stack(sums).log() - log_totals[_to_device(queries.positions, weights)]
+    return log_masses.clamp_max(0.0).cpu().numpy()
 
 
 def _top_tokens(
@@ -209,4 +217,4 @@ def _top_tokens(
     if count == 0:
         return np.empty((len(weights), 0), np.int32), np.empty((len(weights), 0), np.float32)
     masses, ids = top_columns(weights, count)
-    return ids.to(torch.int32).cpu().numpy(), _to_host(masses.double() / totals[:, None])
+    return ids.to(torch.int32).cpu().numpy(), _shares(masses, totals[:, None])

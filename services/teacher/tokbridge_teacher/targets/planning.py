@@ -201,9 +201,24 @@ class _PlanBuilder:
             reachable = self.tables.strings.reachable_cells([self.head_bytes[row] for row in self.rows.tolist()])
             owners.append(np.repeat(self.rows, [len(reached) for reached in reachable]))
             cells.extend(reachable)
+            branch_rows, branch_cells = self._realized_branches()
+            owners.append(branch_rows)
+            cells.append(branch_cells)
         support_rows = np.concatenate(owners)
         order = np.argsort(support_rows, kind="stable")
         return support_rows[order], np.concatenate(cells)[order]
+
+    def _realized_branches(self) -> tuple[Int64Array, NDArray[np.int32]]:
+        """(row, cell) of φ(a), φ(a ⊕ w_{j+1}), … for every row: where `lookahead` takes mass and brings most of it."""
+        rows, owners, cells = self.rows, [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+        for depth in range(1, MAX_LOOKAHEAD_TOKENS + 1):
+            next_positions = self.alignment.positions[rows] + depth
+            spans = zip(self.alignment.starts[rows].tolist(), self.boundaries[next_positions].tolist(), strict=True)
+            found, settled = self.tables.strings.look_up([self.scored[start:end] for start, end in spans])
+            owners.append(rows[found != UNMAPPED])
+            cells.append(found[found != UNMAPPED])
+            rows = rows[~settled & (next_positions < len(self.teacher_ids))]
+        return np.concatenate(owners), np.concatenate(cells)
 
     def _groups(self, support_rows: Int64Array, support_cells: NDArray[np.int32]) -> tuple[RowGroup, RowGroup]:
         """Rows at teacher boundaries and rows inside teacher tokens, each with its support."""
