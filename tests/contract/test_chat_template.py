@@ -10,6 +10,7 @@ from tokbridge.errors import (
     MalformedConversationError,
     UnsupportedTemplateError,
 )
+from tokbridge.messages import prepare_messages
 from tokbridge.tokenizer_profile import profile_from_files
 
 USER = {"role": "user", "content": "What is 1+1?"}
@@ -194,3 +195,12 @@ def test_the_thinking_switch_is_found_and_other_arguments_kept():
 
 def test_the_hash_is_of_the_source():
     assert CHAT.hash == profile_from_files(chat_files()).template.hash != ChatTemplate(QWEN_LIKE).hash
+
+
+@pytest.mark.parametrize("text", ['{"a":' + "[" * 900 + "]" * 900 + "}", r'{"a": "\ud800"}', "{"])
+def test_tool_call_arguments_that_cannot_be_taken_are_refused(text):
+    call = {"function": {"name": "f", "arguments": text}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    with pytest.raises(MalformedConversationError) as raised:
+        prepare_messages(messages, "", arguments_as_mappings=True)
+    assert raised.value.details == {"message_index": 0}

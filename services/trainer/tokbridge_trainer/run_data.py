@@ -66,17 +66,17 @@ def data_fingerprint(config: TrainConfig, prompts: PromptSet, warm_start: Writte
     }
     digest = hashlib.sha256(json.dumps(order).encode())
     for prompt in prompts.prompts:
-        _add_ids(digest, prompt.token_ids)
+        digest.update(_ids_as_bytes(prompt.token_ids))
     for response in written:
-        _add_ids(digest, response.prompt.token_ids)
-        _add_ids(digest, response.token_ids)
-        _add_ids(digest, np.array([] if response.stop_id is None else [response.stop_id], np.int32))
+        stop_ids = np.array([] if response.stop_id is None else [response.stop_id], np.int32)
+        for ids in (response.prompt.token_ids, response.token_ids, stop_ids):
+            digest.update(_ids_as_bytes(ids))
     return digest.hexdigest()
 
 
-def _add_ids(digest: hashlib._Hash, ids: NDArray[np.int32]) -> None:
+def _ids_as_bytes(ids: NDArray[np.int32]) -> bytes:
     """The length goes first, so that two lists never read like one."""
-    digest.update(len(ids).to_bytes(8, "little") + ids.tobytes())
+    return len(ids).to_bytes(8, "little") + ids.tobytes()
 
 
 def _check_context_length(config: TrainConfig) -> None:
