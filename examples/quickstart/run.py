@@ -135,7 +135,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="output folder; emptied first")
-    parser.add_argument("--responses", type=int, default=120, help="responses of the teacher to learn from")
+    parser.add_argument("--responses", type=int, default=108, help="responses of the teacher to learn from")
     parser.add_argument("--held-out", type=int, default=40, help="prompts to evaluate on")
     parser.add_argument("--seed", type=int, default=0, help="of prompts, sampling and training")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override train.yaml")
