@@ -102,6 +102,14 @@ def test_a_student_without_a_template_is_refused(student_folder, tmp_path):
         load_student_text(make_config(tmp_path))
 
 
+def test_a_template_that_is_not_text_is_refused(student_folder, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_bytes(b"\xff\xfe")
+    config = make_config(student_folder, student={"model": str(student_folder), "chat_template": str(template)})
+    with pytest.raises(InvalidConfigError, match="UTF-8"):
+        load_student_text(config)
+
+
 def test_a_student_whose_class_cuts_text_otherwise_is_refused(student_folder, tmp_path):
     (tmp_path / "tokenizer.json").write_text((student_folder / "tokenizer.json").read_text())
     # Without a tokenizer_config.json transformers goes by this name and rebuilds the tokenizer, normalizer included.

@@ -113,3 +113,5 @@ def _read_template(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidConfigError(f"cannot read {path}: {error.strerror}", field="student.chat_template") from None
+    except UnicodeDecodeError:
+        raise InvalidConfigError(f"{path} is not UTF-8 text", field="student.chat_template") from None
