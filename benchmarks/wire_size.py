@@ -2,11 +2,11 @@
 
 Real weights: SmolLM2-135M-Instruct is the teacher; the students are its body transplanted onto two other tokenizers,
 untrained. The response is what the teacher itself writes to a question, or with `--text` documentation, on which so
-small a teacher is far less sure than one that is worth its name. The divergence is JSD (β = ½), summed over content
-rows, on the truncated partition against the full one (spec §6, §7). A row takes 20 bytes and each of its cells 6.
-Entries within the budget of 160 bytes at 1 % are marked.
+small a teacher is far less sure than one that is worth its name. The divergence (β = ½: JSD; 0: forward KL; 1: reverse
+KL) is summed over content rows, on the truncated partition against the full one (spec §6, §7). A row takes 20 bytes and
+each of its cells 6. Entries within the budget of 160 bytes at 1 % are marked.
 
-    python benchmarks/wire_size.py [--tokens 192] [--chunk 32] [--text]
+    python benchmarks/wire_size.py [--tokens 192] [--chunk 32] [--text] [--beta 0.5]
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ STUDENTS = ("deepseek-coder-33b-base", "qwen-3.5")
 TOP_KS = (8, 16, 24, 32, 48, 56, 64, 128)
 MASSES = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 ROW_BYTES, CELL_BYTES = 20, 6
+SKEW = 0.1
 QUESTION = "Explain how to compute 12 * 14, then write a Python function that multiplies two numbers."
 TEACHER_PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 STUDENT_PROMPT = f"user\n{QUESTION}\nassistant\n"
@@ -61,21 +62,30 @@ class FullRow:
     student: NDArray[np.float64]
     emitted_place: int
 
-    def cut(self, top_k: int, mass: float) -> tuple[int, float]:
+    def cut(self, top_k: int, mass: float, beta: float) -> tuple[int, float]:
         """Cells kept, and the divergence on what is kept (spec §6)."""
         before = np.concatenate([[0.0], np.cumsum(self.target)[:-1]])
         keep = (np.arange(len(self.target)) < top_k) & (before < (mass if mass < 1 else np.inf)) & (self.target > 0)
         keep[self.emitted_place] = True
-        return int(keep.sum()), jensen_shannon(with_rest(self.target[keep]), with_rest(self.student[keep]))
+        return int(keep.sum()), self.divergence(keep, beta)
+
+    def divergence(self, keep: NDArray[np.bool_] | slice, beta: float) -> float:
+        """Of the kept cells and the rest (spec §7)."""
+        t, p = with_rest(self.target[keep]), with_rest(self.student[keep])
+        if beta == 0:
+            return kullback_leibler(t, p)
+        if beta == 1:
+            return kullback_leibler(p, (1 - SKEW) * t + SKEW * p)
+        middle = beta * t + (1 - beta) * p
+        return beta * kullback_leibler(t, middle) + (1 - beta) * kullback_leibler(p, middle)
 
 
 def with_rest(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.append(probabilities, max(1.0 - probabilities.sum(), 0.0))
 
 
-def jensen_shannon(t: NDArray[np.float64], p: NDArray[np.float64]) -> float:
-    middle = np.log(np.maximum((t + p) / 2, 1e-300))
-    return float(sum(((x * (np.log(np.maximum(x, 1e-300)) - middle)).sum()) / 2 for x in (t, p)))
+def kullback_leibler(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    return float((a * (np.log(np.maximum(a, 1e-300)) - np.log(np.maximum(b, 1e-300)))).sum())
 
 
 class Pair:
@@ -161,19 +171,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--text", action="store_true")
     parser.add_argument("--chunk", type=int, default=32)
+    parser.add_argument("--beta", type=float, default=0.5)
     arguments = parser.parse_args()
     teacher = fetch_teacher(cache_root())
     for name in STUDENTS:
         rows = list(Pair(teacher, name, arguments.tokens, arguments.chunk, is_text=arguments.text).rows())
-        full = sum(jensen_shannon(with_rest(row.target), with_rest(row.student)) for row in rows)
-        title = (
-            f"SmolLM2-135M-Instruct → {name}: {len(rows)} rows, mean JSD {full / len(rows):.4f}; bytes a row / error %"
-        )
+        full = sum(row.divergence(slice(None), arguments.beta) for row in rows)
+        title = f"SmolLM2-135M-Instruct → {name}: {len(rows)} rows, β {arguments.beta}, mean divergence "
+        title += f"{full / len(rows):.4f}; bytes a row / error %"
         table = Table("mass", *(f"top {k}" for k in TOP_KS), title=title)
         for mass in MASSES:
             entries = []
             for top_k in TOP_KS:
-                counts, values = zip(*(row.cut(top_k, mass) for row in rows), strict=True)
+                counts, values = zip(*(row.cut(top_k, mass, arguments.beta) for row in rows), strict=True)
                 num_bytes = ROW_BYTES + CELL_BYTES * float(np.mean(counts))
                 error = 100 * (1 - sum(values) / full)
                 mark = "*" if num_bytes <= 160 and error <= 1 else ""

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int32 | np.int64]
 
+MAX_PADDED_SHARE = 0.15
+"""A batch that is large enough takes no longer response if more than this share of its tokens would then be padding."""
+ENOUGH_TOKENS = 256
+"""From so many tokens on, a second pass costs less than much padding in the first."""
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -50,7 +55,7 @@ class PrefixGroup:
 def group_responses(
     prompts: Sequence[Ids], contents: Sequence[Ids], *, batch_tokens: int, share_prompts: bool, batch: bool
 ) -> Iterator[PrefixGroup]:
-    """Split responses into prefix groups, each with batches of at most `batch_tokens` padded tokens.
+    """Split responses into prefix groups, each with batches of at most `batch_tokens` padded tokens, few of them pads.
 
     A prompt of several responses becomes a prefix without its last token, whose hidden state every response needs.
     Responses whose prompt is theirs alone are batched with one another after an empty prefix. A batch holds at least
@@ -73,13 +78,7 @@ def _prefix_group(
     members: list[int], prompts: Sequence[Ids], contents: Sequence[Ids], prefix_length: int, batch_tokens: int
 ) -> PrefixGroup:
     suffixes = {index: np.concatenate([prompts[index][prefix_length:], contents[index]]) for index in members}
-    ordered = sorted(members, key=lambda index: len(suffixes[index]))
-    batches: list[list[int]] = [[]]
-    for index in ordered:
-        padded_tokens = (len(batches[-1]) + 1) * (prefix_length + len(suffixes[index]))
-        if batches[-1] and padded_tokens > batch_tokens:
-            batches.append([])
-        batches[-1].append(index)
+    batches = _split_by_length({index: len(suffixes[index]) for index in members}, prefix_length, batch_tokens)
     return PrefixGroup(
         prefix_ids=prompts[members[0]][:prefix_length],
         batches=tuple(
@@ -91,3 +90,20 @@ def _prefix_group(
             for batch in batches
         ),
     )
+
+
+def _split_by_length(lengths: dict[int, int], prefix_length: int, batch_tokens: int) -> list[list[int]]:
+    """Responses from the shortest on; a new batch where the budget ends, or where padding begins to cost a pass."""
+    batches: list[list[int]] = []
+    tokens = 0
+    for index in sorted(lengths, key=lengths.__getitem__):
+        rows = len(batches[-1]) + 1 if batches else 1
+        held = rows * (prefix_length + lengths[index])
+        padding = rows * lengths[index] - tokens - lengths[index]
+        too_padded = tokens >= ENOUGH_TOKENS and padding > MAX_PADDED_SHARE * rows * lengths[index]
+        if not batches or held > batch_tokens or too_padded:
+            batches.append([])
+            tokens = 0
+        batches[-1].append(index)
+        tokens += lengths[index]
+    return batches
