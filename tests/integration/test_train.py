@@ -1,6 +1,7 @@
 """A whole run: a real teacher process, a real socket, a real Ray cluster."""
 
 import json
+import shutil
 
 import pytest
 import ray
@@ -106,3 +107,14 @@ def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster_address, finis
     with pytest.raises(InvalidConfigError, match="the cluster has"):
         run_training(greedy)
     assert ray.is_initialized()
+
+
+def test_a_student_without_weights_is_a_typed_error_of_its_own(
+    ray_cluster_address, finished_run, model_folders, tmp_path
+):
+    config, _, _ = finished_run
+    student = shutil.copytree(model_folders["student"], tmp_path / "student")
+    (student / "model.safetensors").unlink()
+    broken = config.student.model_copy(update={"model": str(student)})
+    with pytest.raises(InvalidConfigError, match="cannot load the student"):
+        run_training(config.model_copy(update={"student": broken, "output_dir": tmp_path / "run"}))

@@ -89,19 +89,24 @@ def started_actors(
     actors: list[ActorHandle] = [feed, learner, *workers]
     try:
         teacher: TeacherDescription = ray.get(feed.connect.remote())
-        ray.get([actor.__ray_ready__.remote() for actor in actors])
+        ray.get([actor.load.remote() for actor in [learner, *workers]])
         yield Actors(teacher, learner, feed, workers)
     finally:
         for actor in actors:
             ray.kill(actor)
 
 
+# Both actors are made empty and then loaded: of an error in an actor's constructor Ray hands on no more than the text.
 class _LearnerActor(Learner):
     """The learner in its own process."""
 
     def __init__(self, config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int) -> None:
-        use_threads(config.ray.threads)
-        super().__init__(config, text, checkpoint, steps_done)
+        self._arguments = (config, text, checkpoint, steps_done)
+
+    def load(self) -> None:
+        """Load the student; nothing else may be called before."""
+        use_threads(self._arguments[0].ray.threads)
+        super().__init__(*self._arguments)
 
 
 class _WorkerActor(RolloutWorker):
@@ -110,12 +115,17 @@ class _WorkerActor(RolloutWorker):
     def __init__(
         self, config: TrainConfig, vocabulary: ByteVocabulary, stop_ids: frozenset[int], feed: ActorHandle
     ) -> None:
-        use_threads(config.ray.threads)
+        self._arguments = (config, vocabulary, stop_ids)
+        self._feed = feed
+
+    def load(self) -> None:
+        """Load the student; nothing else may be called before."""
 
         def sink(sample: Sample) -> None:
-            feed.submit.remote(sample)
+            self._feed.submit.remote(sample)
 
-        super().__init__(config, vocabulary, stop_ids, sink)
+        use_threads(self._arguments[0].ray.threads)
+        super().__init__(*self._arguments, sink)
 
 
 def teacher_arguments(config: TrainConfig) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class TrainConfig(Section):
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     steps: int | None = Field(default=None, ge=1)
     """On-policy optimizer steps. Either this or `epochs`."""
-    epochs: float | None = Field(default=None, gt=0.0)
+    epochs: float | None = Field(default=None, gt=0.0, le=1e6)
     """Passes over the prompts. Either this or `steps`."""
     prompts_per_step: int = Field(default=8, ge=1)
     samples_per_prompt: int = Field(default=1, ge=1)
