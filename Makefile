@@ -7,9 +7,10 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEPLOY_STAMP := $(VENV)/.installed-deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test nightly lint format types bench proto proto-check clean
+.PHONY: help install quickstart test nightly deploy-check lint format types bench proto proto-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -22,14 +23,21 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable '.[dev]'
 	touch $@
 
+$(DEPLOY_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable '.[deploy]'
+	touch $@
+
 quickstart: $(STAMP) ## distil a real teacher into a student with another tokenizer, on CPU
 	$(BIN)/python examples/quickstart/run.py
 
 test: $(STAMP) ## the test suite, without the heavy checks
 	$(BIN)/python -m pytest
 
-nightly: $(STAMP) ## the heavy checks
+nightly: $(STAMP) $(DEPLOY_STAMP) ## the heavy checks
 	$(BIN)/python -m pytest -m nightly --timeout 3600
+
+deploy-check: $(STAMP) $(DEPLOY_STAMP) ## the files under deploy/ before their validators
+	$(BIN)/python -m pytest -m 'nightly or not nightly' -rs tests/deploy
 
 lint: $(STAMP) ## ruff, import contracts
 	$(BIN)/ruff check .
