@@ -32,6 +32,7 @@ from tokbridge.errors import (
     ShuttingDownError,
     TeacherMismatchError,
     TeacherUnavailableError,
+    UnauthenticatedError,
     UnsupportedModeError,
 )
 from tokbridge.modes import Routing, Spanning
@@ -153,7 +154,7 @@ async def test_a_stream_whose_rows_prove_corrupt_is_not_mended_in_secret():
         (Fault(error=ChatTemplateError("no system role")), ChatTemplateError),
         (Fault(status=grpc.StatusCode.ABORTED), InternalError),
         (Fault(status=grpc.StatusCode.UNIMPLEMENTED), TeacherMismatchError),
-        (Fault(status=grpc.StatusCode.UNAUTHENTICATED), InvalidConfigError),
+        (Fault(status=grpc.StatusCode.UNAUTHENTICATED), UnauthenticatedError),
         (Fault(error=OverloadedError("full"), metadata=(("grpc-retry-pushback-ms", "-1"),)), OverloadedError),
         (Fault(error=OverloadedError("full"), metadata=(("grpc-retry-pushback-ms", "x"),)), OverloadedError),
     ],
@@ -173,7 +174,9 @@ async def test_the_message_and_details_of_an_error_arrive():
         teacher.script.append(Fault(error=ChatTemplateError("no system role", message_index=3)))
         with pytest.raises(ChatTemplateError, match="no system role") as raised:
             await client.score(REQUEST)
-    assert raised.value.details == {"message_index": 3, "request_id": "some-id"}
+    details = raised.value.details
+    assert (details["message_index"], details["request_id"]) == (3, "some-id")
+    assert details["replica"].startswith("127.0.0.1:")
 
 
 async def test_the_wait_a_service_asks_for_is_kept():
@@ -183,7 +186,7 @@ async def test_the_wait_a_service_asks_for_is_kept():
         waits.append(seconds)
 
     teacher = FakeTeacher()
-    async with connected(teacher, sleep=sleep) as client:
+    async with connected(teacher, sleep=sleep, clock=lambda: sum(waits)) as client:
         teacher.script.append(Fault(error=OverloadedError("full", retry_after_s=7)))
         teacher.script.append(Fault(error=OverloadedError("full"), metadata=(("grpc-retry-pushback-ms", "9000"),)))
         await client.score(REQUEST)
@@ -436,7 +439,7 @@ def test_other_addresses_are_refused(target):
         TeacherClient(target)
 
 
-@pytest.mark.parametrize("target", ["host:1", "grpc://host:1", "grpc://host:1/", "[::1]:50051", "10.0.0.1:65535"])
+@pytest.mark.parametrize("target", ["host:1", "grpc://host:1", "grpcs://host:1/", "[::1]:50051", "10.0.0.1:65535"])
 def test_addresses(target):
     TeacherClient(target)
 

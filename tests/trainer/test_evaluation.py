@@ -62,7 +62,7 @@ def test_symbols_are_first_bytes():
     assert next_symbols(ByteVocabulary(FEW), {STOP_ID}).tolist() == [97, 97, 98, 32, 256, 257, 255, 32]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_teacher_symbols_match_a_loop_over_cells(seed: int):
     rows = random_rows(np.random.default_rng(seed), 20, vocabulary_size=VOCABULARY.size)
@@ -77,7 +77,7 @@ def test_teacher_symbols_match_a_loop_over_cells(seed: int):
         assert is_largest(symbol, brute_force_masses(list(pairs)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_student_symbols_match_a_loop_over_tokens(seed: int):
     generator = torch.Generator().manual_seed(seed)

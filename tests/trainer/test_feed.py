@@ -5,26 +5,19 @@ import asyncio
 import numpy as np
 import pytest
 
+from support.fake_teacher import TEACHER
 from support.random_rows import random_rows
 from support.training import make_config, make_sample, score
-from tokbridge.errors import DeadlineExceededError, TeacherMismatchError, UnspellableByteError
-from tokbridge_trainer.feed import Feed
+from tokbridge.client import ClientCredentials
+from tokbridge.errors import DeadlineExceededError, UnspellableByteError
+from tokbridge_trainer.feed import Feed, make_client
 from tokbridge_trainer.samples import SampleKey
-
-
-class Description:
-    """What the feed reads of a teacher's description."""
-
-    def __init__(self, model):
-        self.model = model
-        self.identity = {"model": model}
 
 
 class Client:
     """Answers each request when told to, or fails as told."""
 
-    def __init__(self, model="teacher", failures=()):
-        self.model = model
+    def __init__(self, failures=()):
         self.failures = dict(failures)
         self.requests = []
         self.waiting = 0
@@ -33,7 +26,7 @@ class Client:
         self.gate.set()
 
     async def connect(self, student):
-        return Description(self.model)
+        return TEACHER
 
     async def score(self, request):
         self.requests.append(request)
@@ -50,11 +43,9 @@ class Client:
         pass
 
 
-async def make_feed(clients, **teacher):
-    urls = [f"localhost:{port + 1}" for port in range(len(clients))]
-    config = make_config(teacher={"urls": urls, **teacher})
-    by_url = dict(zip(urls, clients, strict=True))
-    feed = Feed(config.teacher, None, {"enable_thinking": True}, lambda url, _: by_url[url])
+async def make_feed(client, **teacher):
+    config = make_config(teacher={"urls": ["localhost:1"], **teacher})
+    feed = Feed(config.teacher, None, {"enable_thinking": True}, ClientCredentials(), lambda *_: client)
     await feed.connect()
     return feed
 
@@ -65,7 +56,7 @@ def sample_of(step, prompt_index, sample_index=0):
 
 async def test_samples_are_sent_at_once_and_collected_in_the_order_of_their_keys():
     client = Client()
-    feed = await make_feed([client])
+    feed = await make_feed(client)
     for prompt_index in (2, 0, 1):
         await feed.submit(sample_of(0, prompt_index))
     await asyncio.sleep(0)
@@ -78,7 +69,7 @@ async def test_samples_are_sent_at_once_and_collected_in_the_order_of_their_keys
 
 
 async def test_steps_do_not_mix():
-    feed = await make_feed([Client()])
+    feed = await make_feed(Client())
     await feed.submit(sample_of(1, 0))
     collecting = asyncio.create_task(feed.collect(0, 1))
     await asyncio.sleep(0.01)
@@ -90,7 +81,7 @@ async def test_steps_do_not_mix():
 
 async def test_a_sample_that_comes_twice_is_scored_once():
     client = Client()
-    feed = await make_feed([client])
+    feed = await make_feed(client)
     for _ in range(2):
         await feed.submit(sample_of(0, 0))
     await feed.submit(sample_of(0, 1))
@@ -101,7 +92,7 @@ async def test_a_sample_that_comes_twice_is_scored_once():
 async def test_no_more_than_the_limit_wait_for_a_service():
     client = Client()
     client.gate.clear()
-    feed = await make_feed([client], max_in_flight=2)
+    feed = await make_feed(client, max_in_flight=2)
     for prompt_index in range(5):
         await feed.submit(sample_of(0, prompt_index))
     await asyncio.sleep(0.01)
@@ -110,26 +101,26 @@ async def test_no_more_than_the_limit_wait_for_a_service():
     assert client.most_waiting == 2
 
 
-async def test_urls_share_the_prompts_and_samples_of_one_prompt_stay_together():
-    clients = [Client(), Client()]
-    feed = await make_feed(clients)
-    for prompt_index in range(4):
-        for sample_index in range(2):
-            await feed.submit(sample_of(0, prompt_index, sample_index))
-    await feed.collect(0, 8)
-    for parity, client in enumerate(clients):
-        prompts = [int(request.request_id.split("-")[1].removeprefix("prompt")) for request in client.requests]
-        assert len(prompts) == 4
-        assert {prompt % 2 for prompt in prompts} == {parity}
+async def test_each_url_adds_to_the_limit():
+    client = Client()
+    client.gate.clear()
+    feed = await make_feed(client, max_in_flight=2, urls=["localhost:1", "localhost:2"])
+    for prompt_index in range(6):
+        await feed.submit(sample_of(0, prompt_index))
+    await asyncio.sleep(0.01)
+    client.gate.set()
+    await feed.collect(0, 6)
+    assert client.most_waiting == 4
 
 
-async def test_different_teachers_behind_the_urls_are_refused():
-    with pytest.raises(TeacherMismatchError):
-        await make_feed([Client("one"), Client("two")])
+def test_the_real_client_has_what_the_configuration_says():
+    config = make_config(teacher={"urls": ["grpcs://a:1", "b:2"], "timeout_s": 7, "max_replica_divergence": 0.5})
+    client = make_client(config.teacher, ClientCredentials(ca=b"certificate"))
+    assert [target.address for target in client.targets] == ["a:1", "b:2"]
 
 
 async def test_failures_are_raised_by_default():
-    feed = await make_feed([Client(failures={"step0-prompt1-sample0": DeadlineExceededError("late")})])
+    feed = await make_feed(Client(failures={"step0-prompt1-sample0": DeadlineExceededError("late")}))
     await feed.submit(sample_of(0, 0))
     await feed.submit(sample_of(0, 1))
     with pytest.raises(DeadlineExceededError, match="late"):
@@ -141,7 +132,7 @@ async def test_dropped_samples_are_counted_by_reason():
         "step0-prompt0-sample0": DeadlineExceededError("late"),
         "step0-prompt2-sample0": UnspellableByteError("byte"),
     }
-    feed = await make_feed([Client(failures=failures)], on_failure="drop")
+    feed = await make_feed(Client(failures=failures), on_failure="drop")
     for prompt_index in range(4):
         await feed.submit(sample_of(0, prompt_index))
     _, batch = await feed.collect(0, 4)
@@ -151,7 +142,7 @@ async def test_dropped_samples_are_counted_by_reason():
 
 
 async def test_a_fault_that_is_no_typed_error_does_not_hang_the_step():
-    feed = await make_feed([Client(failures={"step0-prompt0-sample0": ZeroDivisionError()})])
+    feed = await make_feed(Client(failures={"step0-prompt0-sample0": ZeroDivisionError()}))
     await feed.submit(sample_of(0, 0))
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(feed.collect(0, 1), 5)
@@ -160,6 +151,6 @@ async def test_a_fault_that_is_no_typed_error_does_not_hang_the_step():
 async def test_closing_ends_what_is_under_way():
     client = Client()
     client.gate.clear()
-    feed = await make_feed([client])
+    feed = await make_feed(client)
     await feed.submit(sample_of(0, 0))
     await asyncio.wait_for(feed.close(), 5)

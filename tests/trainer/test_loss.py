@@ -43,7 +43,7 @@ def assert_equals_dense(logits_RV: torch.Tensor, rows: list[DenseRow], beta: flo
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=atol)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     beta=st.sampled_from(BETAS) | st.floats(0.01, 0.99),

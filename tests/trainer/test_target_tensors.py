@@ -25,7 +25,7 @@ def is_whitespace_content(rows: TargetRows, i: int) -> bool:
     return case.has_target and case is not RowCase.STOP and bool(rows.flags[i] & RowFlag.WHITESPACE)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_rows_with_a_target_keep_their_cells_and_places(seed: int) -> None:
     responses = responses_of(seed)
@@ -47,7 +47,7 @@ def test_rows_with_a_target_keep_their_cells_and_places(seed: int) -> None:
         assert mass == pytest.approx(1.0, abs=2e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds, rule=st.sampled_from(["drop", "keep", "random"]))
 def test_whitespace_rule_and_its_counts(seed: int, rule: str) -> None:
     responses = responses_of(seed)

@@ -54,9 +54,11 @@ class TeacherDescription:
 
     @property
     def identity(self) -> dict[str, object]:
-        """The facts that make it this teacher: what must not change under a running distillation."""
-        names = ("model", "vocabulary_fingerprint", "tokenizer_size", "head_size", "stop_ids", "chat_template_hash")
-        return {name: getattr(self, name) for name in names}
+        """The facts that make it this teacher: what its replicas share and a restart must not change.
+
+        Not the version, of which only the compatible part has to agree, and neither device nor limits.
+        """
+        return {name: getattr(self, name) for name in _IDENTITY}
 
     def to_proto(self) -> teacher_pb2.GetTeacherResponse:
         """Wire form."""
@@ -80,5 +82,17 @@ class TeacherDescription:
         )
 
 
+_IDENTITY = (
+    "model",
+    "vocabulary_fingerprint",
+    "tokenizer_size",
+    "head_size",
+    "stop_ids",
+    "chat_template_hash",
+    "context_length",
+    "dtype",
+    "routings",
+    "spannings",
+)
 _NOT_SCALARS = {"limits", "stop_ids", "routings", "spannings"}
 _SCALARS: Iterable[str] = [name for name in TeacherDescription.__dataclass_fields__ if name not in _NOT_SCALARS]

@@ -24,6 +24,7 @@ from tokbridge_trainer.learner import Learner
 from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.student_text import StudentText
+from tokbridge_trainer.teacher_credentials import load_credentials
 from tokbridge_trainer.threads import use_threads
 
 ActorHandle = Any
@@ -77,7 +78,10 @@ def started_actors(
     _check_resources(config)
     profile = text.profile
     feed: ActorHandle = ray.remote(num_cpus=0)(Feed).remote(
-        config.teacher, StudentRegistration.from_profile(profile), teacher_arguments(config)
+        config.teacher,
+        StudentRegistration.from_profile(profile),
+        teacher_arguments(config),
+        load_credentials(config.teacher),
     )
     learner = ray.remote(num_cpus=config.ray.learner_cpus, num_gpus=config.ray.learner_gpus)(_LearnerActor).remote(
         config, text, checkpoint, steps_done

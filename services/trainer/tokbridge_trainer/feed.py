@@ -1,7 +1,7 @@
 """Sends each sample to its teacher the moment it is finished, and keeps the targets until their step is trained.
 
-One client for each URL. All URLs serve one teacher; samples of one prompt go to the same URL, so that a service can
-share the prompt's computation. In a run the feed lives in an asynchronous Ray actor; nothing here depends on that.
+One client for all URLs, which are replicas of one teacher; it keeps the samples of one prompt together. In a run the
+feed lives in an asynchronous Ray actor; nothing here depends on that.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tokbridge.client.credentials import ClientCredentials
 from tokbridge.client.expectation import TeacherExpectation
 from tokbridge.client.teacher_client import TeacherClient
 from tokbridge.description import TeacherDescription
-from tokbridge.errors import TeacherMismatchError, TokbridgeError
+from tokbridge.errors import TokbridgeError
 from tokbridge.modes import Routing, Spanning
 from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
@@ -37,7 +38,7 @@ class Scorer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release the channel."""
+        """Release the channels."""
         ...
 
 
@@ -49,13 +50,19 @@ class FeedReport:
     """From the first sample's arrival to the last outcome."""
 
 
-ClientFactory = Callable[[str, TeacherConfig], Scorer]
+ClientFactory = Callable[[TeacherConfig, ClientCredentials], Scorer]
 
 
-def make_client(url: str, teacher: TeacherConfig) -> Scorer:
-    """The real client of a URL."""
-    expectation = TeacherExpectation(routing=Routing(teacher.routing), spanning=Spanning(teacher.spanning))
-    return TeacherClient(url, timeout_s=teacher.timeout_s, connect_timeout_s=teacher.timeout_s, expectation=expectation)
+def make_client(teacher: TeacherConfig, credentials: ClientCredentials) -> Scorer:
+    """The real client of a teacher."""
+    return TeacherClient(
+        teacher.urls,
+        timeout_s=teacher.timeout_s,
+        connect_timeout_s=teacher.timeout_s,
+        expectation=TeacherExpectation(routing=Routing(teacher.routing), spanning=Spanning(teacher.spanning)),
+        max_divergence=teacher.max_replica_divergence,
+        credentials=credentials,
+    )
 
 
 class Feed:
@@ -66,32 +73,29 @@ class Feed:
         teacher: TeacherConfig,
         student: StudentRegistration,
         template_arguments: dict[str, Any],
+        credentials: ClientCredentials,
         client_factory: ClientFactory = make_client,
     ) -> None:
         self._teacher = teacher
         self._student = student
         self._template_arguments = template_arguments
+        self._credentials = credentials
         self._client_factory = client_factory
-        self._clients: list[Scorer] = []
-        self._slots: list[asyncio.Semaphore] = []
+        self._client: Scorer | None = None
+        self._slots = asyncio.Semaphore(teacher.max_in_flight * len(teacher.urls))
         self._steps: dict[int, StepCollector] = {}
         self._first_arrival: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
 
     async def connect(self) -> TeacherDescription:
-        """Connect to every URL, check that the modes are offered, and register the student.
+        """Connect to the replicas, check that they agree and offer the modes, and register the student.
 
         Raises:
-            TeacherMismatchError: the URLs serve different teachers.
+            TokbridgeError: none answers, or they are not the teacher that is meant.
         """
-        self._clients = [self._client_factory(url, self._teacher) for url in self._teacher.urls]
-        self._slots = [asyncio.Semaphore(self._teacher.max_in_flight) for _ in self._clients]
-        first, *others = await asyncio.gather(*(client.connect(self._student) for client in self._clients))
-        for url, other in zip(self._teacher.urls[1:], others, strict=True):
-            if other.identity != first.identity:
-                raise TeacherMismatchError(f"{url} serves {other.model}, {self._teacher.urls[0]} serves {first.model}")
-        return first
+        self._client = self._client_factory(self._teacher, self._credentials)
+        return await self._client.connect(self._student)
 
     async def submit(self, sample: Sample) -> None:
         """Take a finished sample and start scoring it; a sample that was here before is not scored again."""
@@ -123,7 +127,8 @@ class Feed:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(client.close() for client in self._clients))
+        if self._client is not None:
+            await self._client.close()
 
     async def _resolve(self, sample: Sample, collector: StepCollector) -> None:
         """Score a sample and record the outcome. Any fault is one: it must reach `collect`, or a step would hang."""
@@ -138,9 +143,9 @@ class Feed:
             self._changed.notify_all()
 
     async def _score(self, sample: Sample) -> ScoredSample:
-        index = sample.key.prompt_index % len(self._clients)
-        async with self._slots[index]:
-            return ScoredSample(sample, await self._clients[index].score(self._request(sample)))
+        assert self._client is not None, "connect comes first"
+        async with self._slots:
+            return ScoredSample(sample, await self._client.score(self._request(sample)))
 
     def _request(self, sample: Sample) -> ScoreRequest:
         teacher, prompt = self._teacher, sample.prompt

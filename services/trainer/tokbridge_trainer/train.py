@@ -24,6 +24,7 @@ from tokbridge_trainer.run_data import RunData, load_data
 from tokbridge_trainer.schedule import Phase, plan_step
 from tokbridge_trainer.sources import RolloutSource, SampleSource, WarmStartSource
 from tokbridge_trainer.staleness import StalenessGate
+from tokbridge_trainer.teacher_credentials import exposed_addresses
 
 
 def run_training(config: TrainConfig, console: Console | None = None) -> Path:
@@ -136,6 +137,10 @@ def _announce(
 ) -> None:
     """Say what is about to run."""
     show.event(f"teacher: {actors.teacher.model} at {', '.join(config.teacher.urls)}")
+    for address in exposed_addresses(config.teacher):
+        show.event(
+            f"WARNING: the API key goes to {address} without encryption; write grpcs:// and give it a certificate"
+        )
     show.event(f"student: {config.student.model}, {len(data.prompts.prompts)} prompts, {data.end_step} steps")
     if data.prompts.num_overlong:
         show.event(f"left out: {data.prompts.num_overlong} prompts of more than {config.max_prompt_tokens} tokens")

@@ -1,5 +1,7 @@
 """The teacher client: what a trainer imports to have responses scored."""
 
+from tokbridge.client.breaker import BreakerPolicy
+from tokbridge.client.credentials import ClientCredentials
 from tokbridge.client.expectation import TeacherExpectation
 from tokbridge.client.retry import RetryPolicy
 from tokbridge.client.statistics import ClientStatistics
@@ -9,6 +11,8 @@ from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 
 __all__ = [
+    "BreakerPolicy",
+    "ClientCredentials",
     "ClientStatistics",
     "RetryPolicy",
     "ScoreRequest",

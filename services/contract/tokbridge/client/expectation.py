@@ -51,17 +51,6 @@ def check_version(version: str, own: str = tokbridge.__version__) -> None:
         )
 
 
-def check_same_teacher(before: TeacherDescription, now: TeacherDescription) -> None:
-    """After a reconnect: it must be the teacher it was.
-
-    Raises:
-        TeacherMismatchError: names the first fact that changed.
-    """
-    for name, value in before.identity.items():
-        if now.identity[name] != value:
-            raise _mismatch(name, value, now.identity[name])
-
-
 def check_student_fits(student: StudentRegistration, teacher: TeacherDescription) -> None:
     """Raise `LimitExceededError` when the student's vocabulary is larger than the teacher allows."""
     vocabulary = student.vocabulary

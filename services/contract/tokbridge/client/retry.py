@@ -76,16 +76,20 @@ class RetryState:
         """Time left until the deadline, at least 0."""
         return max(0.0, self._deadline_s - now_s)
 
-    def on_failure(self, error: TokbridgeError, now_s: float) -> float:
+    def on_failure(self, error: TokbridgeError, now_s: float, *, wait_s: float = 0.0, elsewhere: bool = False) -> float:
         """Seconds to wait after a failed attempt before the next one.
+
+        Args:
+            wait_s: until the replica of the next attempt may be asked at all.
+            elsewhere: this call has not failed on that replica yet, so there is nothing to back off from.
 
         Raises:
             TokbridgeError: `error` itself, when trying again cannot help or may not be tried.
             DeadlineExceededError: the next attempt would come after the deadline; `error` is its cause.
         """
-        if not self._may_retry(error):
+        if not self.may_retry(error):
             raise error
-        delay_s = self._delay_s(error)
+        delay_s = wait_s if elsewhere else max(wait_s, self._backoff_s(error))
         if now_s + delay_s >= self._deadline_s:
             raise DeadlineExceededError(
                 f"the deadline passed after {self.attempts} attempts; the last one failed: {error.message}",
@@ -95,22 +99,22 @@ class RetryState:
         self.retries[error.code.value] += 1
         return delay_s
 
-    def _may_retry(self, error: TokbridgeError) -> bool:
+    def may_retry(self, error: TokbridgeError) -> bool:
+        """Whether another attempt could help and is allowed; the deadline is not asked."""
         if self._policy.max_attempts is not None and self.attempts >= self._policy.max_attempts:
             return False
         if isinstance(error, UnknownStudentError | CorruptStreamError):
             return self.retries[error.code.value] < self._policy.max_repeats
-        return error.retryable and _retry_after_s(error) >= 0  # a service may push back with a negative wait
+        return error.retryable and retry_after_s(error) >= 0  # a service may push back with a negative wait
 
-    def _delay_s(self, error: TokbridgeError) -> float:
+    def _backoff_s(self, error: TokbridgeError) -> float:
         if isinstance(error, UnknownStudentError) and not self.retries[error.code.value]:
             return 0.0  # registering again is the remedy, not time
         self._backoffs += 1
-        longest = self._policy.backoff_s(self._backoffs)
-        backoff = longest * (1.0 - self._policy.jitter * self._random.random())
-        return max(backoff, _retry_after_s(error))
+        return self._policy.backoff_s(self._backoffs) * (1.0 - self._policy.jitter * self._random.random())
 
 
-def _retry_after_s(error: TokbridgeError) -> float:
+def retry_after_s(error: TokbridgeError) -> float:
+    """The wait that a service asked for, in seconds: 0 without one, negative if it forbids another attempt."""
     value = error.details.get(RETRY_AFTER_DETAIL, 0.0)
     return 0.0 if isinstance(value, str) else float(value)

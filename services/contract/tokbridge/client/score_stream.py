@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import grpc.aio
 
-from tokbridge.client.channel import error_of_call
+from tokbridge.client.call_errors import error_of_call
 from tokbridge.errors import CorruptStreamError, RequestCancelledError
 from tokbridge.results import ScoreSummary
 from tokbridge.targets import TargetRows

@@ -1,16 +1,51 @@
-"""The address of a teacher as users write it."""
+"""The address of a teacher as users write it.
+
+host:port           encrypted if the client's credentials hold certificates, else plain
+grpc://host:port    plain
+grpcs://host:port   TLS
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tokbridge.errors import InvalidConfigError
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
+_TLS_BY_SCHEME = {"": None, "grpc": False, "grpcs": True}
 
 
-def parse_target(target: str) -> str:
-    """`host:port` of a teacher's gRPC port, from `host:port` or `grpc://host:port`.
+@dataclass(frozen=True)
+class Target:
+    """A teacher's gRPC port."""
+
+    host: str
+    """A name, an IPv4 address, or an IPv6 address without its brackets."""
+    port: int
+    tls: bool | None
+    """None: the user has not said."""
+
+    @property
+    def address(self) -> str:
+        """`host:port`, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether what is sent there stays on this machine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_target(target: str) -> Target:
+    """Read one address.
 
     Raises:
         InvalidConfigError: an HTTP URL, or no address at all.
@@ -22,6 +57,21 @@ def parse_target(target: str) -> str:
             field="target",
         )
     match = _ADDRESS.fullmatch(address.rstrip("/") if separator else address)
-    if scheme not in ("", "grpc") or match is None or not 0 < int(match["port"]) < 2**16:
-        raise InvalidConfigError(f"{target!r} is not host:port or grpc://host:port", field="target")
-    return match[0]
+    if scheme not in _TLS_BY_SCHEME or match is None or not 0 < int(match["port"]) < 2**16:
+        raise InvalidConfigError(f"{target!r} is not host:port, grpc://host:port or grpcs://host:port", field="target")
+    return Target(match["host"].strip("[]"), int(match["port"]), _TLS_BY_SCHEME[scheme])
+
+
+def parse_targets(targets: str | Sequence[str]) -> tuple[Target, ...]:
+    """Read the addresses of the replicas of one teacher.
+
+    Raises:
+        InvalidConfigError: there is none, one is wrong, or one stands there twice.
+    """
+    parsed = tuple(map(parse_target, [targets] if isinstance(targets, str) else targets))
+    if not parsed:
+        raise InvalidConfigError("a client needs the address of at least one teacher", field="target")
+    addresses = [target.address for target in parsed]
+    if len(set(addresses)) < len(addresses):
+        raise InvalidConfigError(f"an address stands twice in {', '.join(addresses)}", field="target")
+    return parsed

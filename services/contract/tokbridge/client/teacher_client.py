@@ -11,25 +11,27 @@ under one deadline.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from random import Random
 from typing import Self
 
-import grpc
-import grpc.aio
-
+from tokbridge.client.agreement import DEFAULT_MAX_DIVERGENCE, Agreement
 from tokbridge.client.attempts import Attempts, Clock, Sleep
-from tokbridge.client.channel import open_channel
+from tokbridge.client.breaker import BreakerPolicy
+from tokbridge.client.call_metadata import CallMetadata, Metadata
+from tokbridge.client.credentials import ClientCredentials
 from tokbridge.client.expectation import TeacherExpectation
-from tokbridge.client.retry import RetryPolicy, RetryState
+from tokbridge.client.handshake import Demands, Standing
+from tokbridge.client.replicas import Replicas, Surroundings
+from tokbridge.client.resolution import Resolve, system_addresses
+from tokbridge.client.retry import RetryPolicy, RetryState, retry_after_s
 from tokbridge.client.scoring import Scorer
-from tokbridge.client.session import Metadata, Session, Standing
 from tokbridge.client.statistics import ClientStatistics
-from tokbridge.client.target import parse_target
+from tokbridge.client.target import Target, parse_targets
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import (
     DeadlineExceededError,
@@ -42,7 +44,9 @@ from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 from tokbridge.targets import TargetRows
-from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
+from tokbridge.v1 import teacher_pb2
+
+_log = logging.getLogger(__name__)
 
 
 class TeacherClient:
@@ -50,70 +54,90 @@ class TeacherClient:
 
     def __init__(
         self,
-        target: str,
+        targets: str | Sequence[str],
         *,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 60.0,
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
         expectation: TeacherExpectation | None = None,
+        max_divergence: float | None = DEFAULT_MAX_DIVERGENCE,
+        credentials: ClientCredentials | None = None,
         metadata: Metadata = (),
-        channel_credentials: grpc.ChannelCredentials | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         random: Random | None = None,
+        resolve: Resolve = system_addresses,
     ) -> None:
         """Nothing is sent yet.
 
         Args:
-            target: `host:port` or `grpc://host:port`, the teacher's gRPC port.
-            timeout_s: deadline of one call, over all its attempts and waits.
+            targets: gRPC ports of one or more replicas of one teacher: `host:port`, `grpc://host:port` (plain) or
+                `grpcs://host:port` (TLS). Each address of a name is a replica.
+            timeout_s: deadline of one call, over all its attempts and waits and all replicas.
             connect_timeout_s: the same for `connect`.
             retry: backoff and its limits.
+            breaker: when a replica is left alone, and for how long.
             expectation: the teacher that is meant; any, if left out.
-            metadata: sent with every call, such as credentials.
-            channel_credentials: for an encrypted channel.
+            max_divergence: how far the rows of two replicas may be apart on one small response, in nats; None: they
+                are not compared.
+            credentials: API key and certificates.
+            metadata: sent with every call.
             clock: seconds that only grow.
             sleep: waits for so many seconds.
             random: source of the jitter.
+            resolve: from names to addresses.
 
         Raises:
-            InvalidConfigError: `target` or a timeout is wrong.
+            InvalidConfigError: a target, the credentials or a timeout is wrong.
         """
         if not (timeout_s > 0 and connect_timeout_s > 0):
             raise InvalidConfigError("timeouts must be above 0", field="timeout_s")
-        self._address = parse_target(target)
+        self._targets = parse_targets(targets)
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._retry = retry or RetryPolicy()
         self._expectation = expectation or TeacherExpectation()
-        self._metadata = tuple(metadata)
-        self._credentials = channel_credentials
+        self._agreement = Agreement(max_divergence)
+        self._credentials = credentials or ClientCredentials()
+        self._metadata = CallMetadata((*metadata, *self._credentials.metadata))
         self._clock = clock
         self._sleep = sleep
         self._random = random or Random()
+        self._surroundings = Surroundings(self._credentials, breaker or BreakerPolicy(), resolve, clock)
         self._connection: _Connection | None = None
         self._statistics = ClientStatistics()
         self._closed = False
+        for address in self._credentials.exposed(self._targets):
+            _log.warning(
+                "THE API KEY GOES TO %s WITHOUT ENCRYPTION: who sees the traffic can use it; give the teacher a "
+                "certificate and write grpcs://",
+                address,
+            )
 
     async def connect(self, student: StudentRegistration) -> TeacherDescription:
-        """Shake hands, check the teacher, and register `student`; waits for a teacher that is still starting.
+        """Shake hands with all replicas, check them, register `student`; waits for a teacher that is still starting.
+
+        Replicas that do not answer are left for later as long as one does.
 
         Raises:
             TeacherUnavailableError: none answered within `connect_timeout_s`.
-            TeacherMismatchError, UnsupportedModeError: not the teacher that is meant.
+            TeacherMismatchError, UnsupportedModeError: not the teacher that is meant, or the replicas disagree.
             LimitExceededError: the student's vocabulary is larger than the teacher allows.
             InvalidConfigError: already connected.
         """
         if self._connection is not None:
             raise InvalidConfigError("this client is already connected; use one client a student", field="student")
         self._connection = self._open(student)
-        attempts = self._attempts(self._connection.session, self._connect_timeout_s)
         try:
-            return (await _first_standing(attempts)).teacher
+            return (await self._first_standing(self._connection.replicas)).teacher
         except DeadlineExceededError as error:
             if isinstance(error.__cause__, TeacherUnavailableError):
+                addresses = ", ".join(target.address for target in self._targets)
                 raise TeacherUnavailableError(
-                    f"no teacher answers at {self._address}: {error.__cause__.message}", address=self._address
+                    f"no teacher answers at {addresses}: {error.__cause__.message}",
+                    address=addresses,
+                    **error.__cause__.details,
                 ) from error
             raise
 
@@ -122,7 +146,8 @@ class TeacherClient:
 
         Raises:
             DeadlineExceededError: not within `timeout_s`; its cause is the last failure, if there was one.
-            TokbridgeError: what the teacher reported, once trying again could not help.
+            TokbridgeError: what the teacher reported, once trying again could not help. As with every error of the
+                client, its details hold the `request_id` under which the service has logged the call.
         """
         return await self._connected().scorer.score(request)
 
@@ -130,8 +155,8 @@ class TeacherClient:
         """Rows of one response as the teacher releases them, each once, in order; close the iterator to cancel.
 
         After a failure the response is scored again and rows already handed out are skipped: each row is a whole target
-        by itself, and the session has made sure that it is the same teacher. The deadline runs while the caller holds
-        a row.
+        by itself, and the handshake has made sure that all replicas are the same teacher. The deadline runs while the
+        caller holds a row.
 
         Raises:
             CorruptStreamError: the stream is corrupt after rows were handed out; they cannot be taken back.
@@ -142,26 +167,30 @@ class TeacherClient:
                 yield rows
 
     @property
+    def targets(self) -> tuple[Target, ...]:
+        """Where the client was told to go."""
+        return self._targets
+
+    @property
     def teacher(self) -> TeacherDescription:
         """The teacher as it last described itself."""
-        return self._connected().session.standing.teacher
+        return self._connected().replicas.standing.teacher
 
     @property
     def routing_statistics(self) -> Sequence[teacher_pb2.RoutingStatistics]:
         """How the teacher's tokens map to the student's, one entry a routing mode."""
-        return self._connected().session.standing.registration.statistics
+        return self._connected().replicas.standing.registration.statistics
 
     @property
     def statistics(self) -> ClientStatistics:
         """A copy of the running totals."""
-        return replace(self._statistics, retries=self._statistics.retries.copy())
+        return self._statistics.copy()
 
     async def close(self) -> None:
         """End the connection; calls in progress end with `RequestCancelledError`. May be called again."""
         if self._connection is not None and not self._closed:
             self._closed = True
-            await self._connection.session.close()
-            await self._connection.channel.close()
+            await self._connection.replicas.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,15 +199,33 @@ class TeacherClient:
         await self.close()
 
     def _open(self, student: StudentRegistration) -> _Connection:
-        channel = open_channel(self._address, self._credentials)
-        stub = teacher_pb2_grpc.TeacherStub(channel)
-        session = Session(stub, student, self._expectation, self._metadata, self._statistics)
-        new_attempts = partial(self._attempts, session, self._timeout_s)
-        return _Connection(channel, session, Scorer(stub, student, self._metadata, self._statistics, new_attempts))
+        demands = Demands(student, self._expectation, self._agreement, self._metadata, self._statistics)
+        replicas = Replicas(self._targets, demands, self._surroundings)
 
-    def _attempts(self, session: Session, timeout_s: float) -> Attempts:
-        state = RetryState(self._retry, deadline_s=self._clock() + timeout_s, random=self._random)
-        return Attempts(session, state, self._statistics, self._clock, self._sleep)
+        def new_attempts(key: bytes) -> Attempts:
+            state = self._retry_state(self._timeout_s)
+            return Attempts(replicas, key, state, self._statistics, self._clock, self._sleep)
+
+        return _Connection(replicas, Scorer(demands, new_attempts))
+
+    def _retry_state(self, timeout_s: float) -> RetryState:
+        return RetryState(self._retry, deadline_s=self._clock() + timeout_s, random=self._random)
+
+    async def _first_standing(self, replicas: Replicas) -> Standing:
+        state = self._retry_state(self._connect_timeout_s)
+        last: Exception | None = None
+        while True:
+            state.begin()
+            self._statistics.attempts += 1
+            try:
+                return await replicas.connect(state.remaining_s(self._clock()))
+            except TokbridgeError as error:
+                last = error
+                delay_s = state.on_failure(error, self._clock(), wait_s=retry_after_s(error))
+                self._statistics.retries[error.code.value] += 1
+                await self._sleep(delay_s)
+            except TimeoutError as timeout:
+                raise DeadlineExceededError("the deadline passed before a teacher had answered") from last or timeout
 
     def _connected(self) -> _Connection:
         if self._connection is None or self._closed:
@@ -188,14 +235,5 @@ class TeacherClient:
 
 @dataclass(frozen=True)
 class _Connection:
-    channel: grpc.aio.Channel
-    session: Session
+    replicas: Replicas
     scorer: Scorer
-
-
-async def _first_standing(attempts: Attempts) -> Standing:
-    while True:
-        try:
-            return await attempts.begin()
-        except TokbridgeError as error:
-            await attempts.recover(error)
