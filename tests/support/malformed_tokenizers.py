@@ -32,6 +32,12 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "added token that is a surrogate": {"added_tokens": [{**_UNNAMED, "content": SURROGATE}]},
     "model that is text": {"model": "BPE"},
     "piece that is a surrogate": {"model": {"type": "BPE", "vocab": {SURROGATE: 1}, "merges": []}},
+    "prefix of every piece that is long": {
+        "model": {"type": "BPE", "vocab": {}, "merges": [], "continuing_subword_prefix": "x" * 17}
+    },
+    "suffix of every word that is long": {
+        "model": {"type": "BPE", "vocab": {}, "merges": [], "end_of_word_suffix": "x" * 17}
+    },
     "id that is a fraction": {"model": {"type": "BPE", "vocab": {"a": 1.5}, "merges": []}},
     "id that is a truth value": {"model": {"type": "BPE", "vocab": {"a": True}, "merges": []}},
 }

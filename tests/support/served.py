@@ -8,18 +8,23 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import uvicorn
 
 from tokbridge_teacher.protocols.grpc_server import GrpcServer
+from tokbridge_teacher.protocols.http_connections import http_config
 from tokbridge_teacher.protocols.http_server import build_http_app
 from tokbridge_teacher.service import TeacherService
+from tokbridge_teacher.tls import ServerTls
 
 
 @asynccontextmanager
-async def served_over_grpc(service: TeacherService, max_message_bytes: int = 1 << 22) -> AsyncIterator[str]:
+async def served_over_grpc(
+    service: TeacherService, max_message_bytes: int = 1 << 22, **security: Any
+) -> AsyncIterator[str]:
     """`host:port` of a gRPC server in this event loop."""
-    server = GrpcServer(service, host="127.0.0.1", port=0, max_message_bytes=max_message_bytes)
+    server = GrpcServer(service, host="127.0.0.1", port=0, max_message_bytes=max_message_bytes, **security)
     await server.start()
     await server.set_serving(True)
     try:
@@ -29,17 +34,24 @@ async def served_over_grpc(service: TeacherService, max_message_bytes: int = 1 <
 
 
 @contextmanager
-def served_over_http(service: TeacherService, max_message_bytes: int = 1 << 22) -> Iterator[str]:
-    """URL of an HTTP server in a thread of its own."""
+def served_over_http(
+    service: TeacherService,
+    max_message_bytes: int = 1 << 22,
+    *,
+    max_connections: int = 1024,
+    tls: ServerTls | None = None,
+    **limits: Any,
+) -> Iterator[str]:
+    """URL of an HTTP server in a thread of its own; `limits` are those of `build_http_app`."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = build_http_app(service, max_message_bytes=max_message_bytes)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    app = build_http_app(service, max_message_bytes=max_message_bytes, **limits)
+    server = uvicorn.Server(http_config(app, max_connections=max_connections, tls=tls))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
         while not server.started and thread.is_alive():
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http{'' if tls is None else 's'}://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(10)

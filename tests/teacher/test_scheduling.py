@@ -1,44 +1,23 @@
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.teacher_jobs import Outcome, job
 from tokbridge.errors import (
     InternalError,
-    LimitExceededError,
     NonFiniteLogitsError,
-    OverloadedError,
     ShuttingDownError,
-    TokbridgeError,
 )
-from tokbridge_teacher.backends.base import Backend, ScoreJob
-from tokbridge_teacher.scheduling import Scheduler, SchedulerLimits, SchedulerState, Ticket, select_batch
+from tokbridge_teacher.backends.base import Backend, ScoreJob, Steps
+from tokbridge_teacher.scheduling import Scheduler, SchedulerLimits, SchedulerState
+from tokbridge_teacher.tickets import Ticket, select_batch
 
-LIMITS = SchedulerLimits(max_requests=4, max_tokens_in_flight=100, batch_tokens=40)
+LIMITS = SchedulerLimits(batch_tokens=40)
 WAIT_S = 10.0
-
-
-@dataclass
-class Outcome:
-    """What became of one job."""
-
-    done: threading.Event = field(default_factory=threading.Event)
-    errors: list[TokbridgeError] = field(default_factory=list)
-    closed: bool = False
-
-    def finish(self, shared_prompt_tokens: int) -> None:
-        self.done.set()
-
-    def fail(self, error: TokbridgeError) -> None:
-        self.errors.append(error)
-        self.closed = True
-        self.done.set()
 
 
 class GatedBackend:
@@ -50,28 +29,16 @@ class GatedBackend:
         self.batches: list[list[ScoreJob]] = []
         self._work = work
 
-    def score(self, jobs: Sequence[ScoreJob]) -> None:
+    def steps(self, jobs: Sequence[ScoreJob]) -> Steps:
         self.batches.append(list(jobs))
         self.entered.set()
         assert self.gate.wait(WAIT_S)
         if self._work is not None:
             self._work(jobs)
-        for job in jobs:
-            if not job.cancelled():
-                job.finish(0)
-
-
-def job(tokens: int, outcome: Outcome | None = None, prompt: int = 0) -> ScoreJob:
-    outcome = outcome or Outcome()
-    return ScoreJob(
-        prompt_ids=np.full(1, prompt, np.int32),
-        plan=cast(Any, SimpleNamespace(teacher_ids=np.zeros(tokens - 1, np.int64))),
-        tables=cast(Any, None),
-        cancelled=lambda: outcome.closed,
-        emit=lambda _: None,
-        finish=outcome.finish,
-        fail=outcome.fail,
-    )
+        for each in jobs:
+            if not each.cancelled():
+                each.finish(0)
+        yield from ()
 
 
 def ignore() -> None:
@@ -104,24 +71,6 @@ def test_jobs_run_and_counters_return_to_zero(backend):
     assert all(outcome.done.wait(WAIT_S) for outcome in outcomes)
     scheduler.stop(WAIT_S)
     assert scheduler.state() == SchedulerState(0, 0, 0, 0)
-
-
-def test_a_full_queue_refuses_and_says_when_to_come_back(backend):
-    scheduler = started(backend)
-    for _ in range(4):
-        scheduler.submit(job(10), ignore)
-    with pytest.raises(OverloadedError) as refused:
-        scheduler.submit(job(10), ignore)
-    assert refused.value.details["retry_after_s"] == LIMITS.retry_after_s
-
-
-def test_tokens_in_flight_are_bounded(backend):
-    scheduler = started(backend)
-    scheduler.submit(job(60), ignore)
-    with pytest.raises(OverloadedError):
-        scheduler.submit(job(50), ignore)
-    with pytest.raises(LimitExceededError):
-        scheduler.submit(job(101), ignore)
 
 
 def test_cancelling_frees_the_place_in_the_queue_at_once(backend):

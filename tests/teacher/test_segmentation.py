@@ -188,14 +188,14 @@ def test_parts_that_change_bytes_are_left_out(change):
 
 
 @given(st.binary(max_size=80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_round_trip_in_both_families(content):
     for tokenizer in SMALL:
         assert_lossless(tokenizer, content)
 
 
 @given(st.text(st.sampled_from("a b▁<0xAé>\u0301\n"), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_round_trips_in_both_families(text):
     for tokenizer in SMALL:
         assert_lossless(tokenizer, text.encode())

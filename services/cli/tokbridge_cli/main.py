@@ -25,7 +25,8 @@ class Command:
 
     module: str
     summary: str
-    extra: str
+    extra: str | None
+    """None: the base installation."""
 
 
 COMMANDS: dict[tuple[str, ...], Command] = {
@@ -34,6 +35,8 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("inspect",): Command("inspect", "What a teacher and a student have in common, before a run.", "teacher"),
     ("conformance",): Command("conformance", "Check the target builder against a file of cases.", "teacher"),
     ("teacher", "serve"): Command("teacher_serve", "Serve one teacher model over gRPC and HTTP.", "teacher"),
+    ("teacher", "check"): Command("teacher_check", "Check a running teacher, as a trainer would use it.", None),
+    ("teacher", "bench"): Command("teacher_bench", "Put a running teacher under load and measure it.", None),
     ("teacher", "generate"): Command("teacher_generate", "Write teacher responses, for a warm start.", "teacher"),
 }
 # If one of these cannot be imported it is a fault, not a missing extra.
@@ -55,7 +58,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     """
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback(help="Any teacher distils into any student, whatever their tokenizers.")(_options)
-    teacher = typer.Typer(no_args_is_help=True, help="Serve a teacher, or let it write.")
+    teacher = typer.Typer(no_args_is_help=True, help="Serve a teacher, look at one that runs, or let it write.")
     for path, command in COMMANDS.items():
         called = tuple(arguments[: len(path)]) == path
         body = load(path, command) if called else _not_called
@@ -71,7 +74,7 @@ def load(path: tuple[str, ...], command: Command) -> Callable[..., None]:
         return importlib.import_module(f"tokbridge_cli.{command.module}").run
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
-        if missing in _OWN_PACKAGES:
+        if missing in _OWN_PACKAGES or command.extra is None:
             raise
         raise MissingExtraError(
             f"`tokbridge {' '.join(path)}` needs the package {missing!r}: pip install 'tokbridge[{command.extra}]'"
@@ -103,7 +106,8 @@ def main() -> None:
         errors.print(str(error), markup=False)
         sys.exit(3)
     except TokbridgeError as error:
-        errors.print(f"{error.code}: {error.message}", markup=False)
+        request = f" (request {error.details['request_id']})" if "request_id" in error.details else ""
+        errors.print(f"{error.code}: {error.message}{request}", markup=False)
         sys.exit(2)
 
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
-from transformers.utils.chat_template_utils import render_jinja_template
-
 from tokbridge.errors import ChatTemplateError, InvalidRequestError, UnsupportedTemplateError
+from tokbridge.jinja_rendering import Renderer, RenderJob, render_here
 from tokbridge.messages import Message, check_nothing_dropped, guarded, prepare_messages, unused_character
 
 THINKING_TAGS = ("<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]")
@@ -27,7 +25,6 @@ _RESERVED = {"conversations", "messages", "tools", "documents", "chat_template",
     "continue_final_message",
     "return_assistant_tokens_mask",
 }
-_TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ class ChatTemplate:
     """`bos_token`, `eos_token`…, as the template sees them."""
     control_tokens: frozenset[str] = frozenset()
     """Texts of all control tokens."""
+    renderer: Renderer = field(default=render_here, repr=False, compare=False)
+    """Renders in this process, unless told otherwise."""
 
     @property
     def hash(self) -> str:
@@ -135,19 +134,8 @@ class ChatTemplate:
         reserved = _RESERVED & arguments.keys()
         if reserved:
             raise InvalidRequestError(f"template arguments must not set {sorted(reserved)}", field="arguments")
-        try:
-            rendered, _ = render_jinja_template(
-                [messages],
-                tools=tools,
-                chat_template=self.source,
-                add_generation_prompt=add_generation_prompt,
-                **{**self.special_tokens, **arguments},
-            )
-        except TemplateError as error:
-            raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
-        except _TEMPLATE_FAULTS as error:
-            raise ChatTemplateError(f"the chat template fails on the conversation ({type(error).__name__})") from error
-        return rendered[0]
+        variables = {**self.special_tokens, **arguments}
+        return self.renderer(RenderJob(self.source, messages, tools, add_generation_prompt, variables))
 
     @cached_property
     def _control_pattern(self) -> re.Pattern[str]:

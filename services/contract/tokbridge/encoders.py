@@ -14,6 +14,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tokbridge.errors import InvalidVocabularyError
+from tokbridge.library_faults import tokenizer_faults
+from tokbridge.token_bytes import SPACE_MARK
 
 JsonObject = dict[str, Any]
 
@@ -43,7 +45,10 @@ def _text_encoder(spec: JsonObject, control_ids: Collection[int]) -> Tokenizer:
     plain = {**spec, "added_tokens": added, "truncation": None, "padding": None, "post_processor": None}
     text = json.dumps(plain)
     try:
-        encoder = Tokenizer.from_str(text)
+        with tokenizer_faults():
+            encoder = Tokenizer.from_str(text)
+    except InvalidVocabularyError:
+        raise
     except Exception as error:  # the library raises nothing narrower
         raise InvalidVocabularyError("the tokenizers library cannot read this tokenizer.json") from error
     encoder.encode_special_tokens = True
@@ -66,7 +71,8 @@ def _sequence(key: str, parts: list[JsonObject]) -> JsonObject | None:
 
 def _keeps_bytes(normalizer: JsonObject) -> bool:
     if normalizer["type"] == "Replace":
-        return normalizer["pattern"].get("String") == " "
+        # Anything else in a space's place could be a megabyte, and a vocabulary has 100,000 spaces.
+        return normalizer["pattern"].get("String") == " " and normalizer["content"] == SPACE_MARK
     return normalizer["type"] == "ByteLevel"
 
 

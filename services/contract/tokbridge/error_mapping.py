@@ -17,6 +17,10 @@ ERROR_TRAILER_KEY = "tokbridge-error-bin"
 RETRY_AFTER_DETAIL = "retry_after_s"
 """Detail of a retryable error: seconds to wait before the same call may be tried again."""
 
+MAX_MESSAGE_LENGTH = 500
+MAX_DETAIL_LENGTH = 200
+"""Characters; gRPC clients refuse trailers of 8 KiB, and a message travels twice, once with its bytes escaped."""
+
 _INTEGER = re.compile(r"-?\d{1,18}")
 _FLOAT = re.compile(r"-?\d+(\.\d+(e[+-]?\d+)?|e[+-]?\d+)")
 _NOT_A_DETAIL = {"self", "message"}
@@ -26,11 +30,17 @@ def detail_of(error: TokbridgeError, request_id: str = "") -> teacher_pb2.ErrorD
     """Pack an error for the wire."""
     return teacher_pb2.ErrorDetail(
         code=error.code.value,
-        message=error.message,
-        details={name: str(value) for name, value in error.details.items()},
+        message=_sendable(error.message, MAX_MESSAGE_LENGTH),
+        details={name: _sendable(str(value), MAX_DETAIL_LENGTH) for name, value in error.details.items()},
         retryable=error.retryable,
         request_id=request_id,
     )
+
+
+def _sendable(text: str, length: int) -> str:
+    """Text that came from a caller as its headers and UTF-8 can carry it: cut, and lone surrogates replaced."""
+    cut = text if len(text) <= length else f"{text[: length - 1]}…"
+    return cut.encode(errors="replace").decode()
 
 
 def error_of(detail: teacher_pb2.ErrorDetail) -> TokbridgeError:

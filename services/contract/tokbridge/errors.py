@@ -31,6 +31,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_MODE = "unsupported_mode"
     INVALID_REQUEST = "invalid_request"
     NON_FINITE_LOGITS = "non_finite_logits"
+    UNAUTHENTICATED = "unauthenticated"
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
     DEADLINE_EXCEEDED = "deadline_exceeded"
@@ -171,6 +172,12 @@ class NonFiniteLogitsError(TokbridgeError, ArithmeticError):
     """The model gave NaN or +inf for this response, or −inf where a target has mass. Details: `position`."""
 
     code = ErrorCode.NON_FINITE_LOGITS
+
+
+class UnauthenticatedError(TokbridgeError, PermissionError):
+    """The service wants an API key, and none that it knows was shown."""
+
+    code = ErrorCode.UNAUTHENTICATED
 
 
 class OverloadedError(TokbridgeError):

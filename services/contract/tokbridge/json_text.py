@@ -13,6 +13,17 @@ MAX_DEPTH = 64
 """Arrays and objects inside one another; schemas of tools have about ten."""
 
 
+MAX_VALUES = 1 << 23
+"""Values in one text; the largest `tokenizer.json` seen has two million."""
+
+
+def check_num_values(text: str | bytes) -> None:
+    """Raise `ValueError` if `text` may hold more than `MAX_VALUES` values: read, each takes 30 times its bytes."""
+    marks = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+    if sum(text.count(mark) for mark in marks) > MAX_VALUES:  # type: ignore[arg-type]
+        raise ValueError(f"more than {MAX_VALUES} values")
+
+
 def load_json(text: str) -> Any:
     """The value that `text` spells.
 

@@ -113,7 +113,7 @@ class StudentRegistration:
             vocabulary=unpack_vocabulary(*tables),
             stop_ids=frozenset(upload.header.stop_ids),
             turn_end_id=upload.header.turn_end_id,
-            tokenizer_json=unpack_tokenizer(tokenizer),
+            tokenizer_json=unpack_tokenizer(tokenizer, upload.max_tokenizer_bytes),
         )
         registration.check_stops()
         if registration.student_id != upload.header.student_id:

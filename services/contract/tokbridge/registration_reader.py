@@ -25,6 +25,8 @@ class Upload:
 
     header: teacher_pb2.StudentHeader
     payloads: tuple[bytes, bytes, bytes, bytes]
+    max_tokenizer_bytes: int
+    """What the tokenizer may expand to: the rest of what a registration may hold."""
 
 
 class RegistrationReader:
@@ -45,6 +47,8 @@ class RegistrationReader:
         """
         if message.WhichOneof("part") == "header":
             self._start(message.header)
+        elif not message.chunk:
+            raise InvalidRequestError("a message of a registration has neither header nor bytes", field="chunk")
         elif self._header is None:
             raise InvalidRequestError("the first message of a registration must be its header", field="header")
         elif len(self._received) + len(message.chunk) > self._expected_bytes:
@@ -61,15 +65,16 @@ class RegistrationReader:
         if self._header is None or len(self._received) < self._expected_bytes:
             raise InvalidRequestError("the registration ended before its last byte", field="chunk")
         lengths, content, canonical, tokenizer = (self._take(getattr(self._header, name)) for name in PAYLOADS)
-        return Upload(self._header, (lengths, content, canonical, tokenizer))
+        left = min(MAX_TOKENIZER_JSON_BYTES, self._limits.max_vocabulary_bytes - len(content))
+        return Upload(self._header, (lengths, content, canonical, tokenizer), left)
 
     def _start(self, header: teacher_pb2.StudentHeader) -> None:
         if self._header is not None:
             raise InvalidRequestError("a registration has one header", field="header")
         check_name(header.name)
-        _within("vocabulary_size", header.vocabulary_size, self._limits.max_vocabulary_size)
-        _within("token_bytes_bytes", header.token_bytes_bytes, self._limits.max_vocabulary_bytes)
-        _within("tokenizer_json_bytes", header.tokenizer_json_bytes, MAX_TOKENIZER_JSON_BYTES)
+        check_within("vocabulary_size", header.vocabulary_size, self._limits.max_vocabulary_size)
+        check_within("token_bytes_bytes", header.token_bytes_bytes, self._limits.max_vocabulary_bytes)
+        check_within("tokenizer_json_bytes", header.tokenizer_json_bytes, self._limits.max_vocabulary_bytes)
         for name in ("token_lengths_bytes", "canonical_ids_bytes"):
             if getattr(header, name) != 4 * header.vocabulary_size:
                 raise InvalidRequestError(f"`{name}` is not 4 bytes an id", field=name)
@@ -88,6 +93,7 @@ def check_name(name: str) -> None:
         raise InvalidRequestError(f"`name` is not printable or over {MAX_NAME_LENGTH} characters", field="name")
 
 
-def _within(name: str, value: int, limit: int) -> None:
+def check_within(name: str, value: int, limit: int) -> None:
+    """Raise `LimitExceededError` if a part of a registration is over its limit, whichever protocol brought it."""
     if value > limit:
         raise LimitExceededError(f"`{name}` is {value}, over the limit of {limit}", name=name, value=value, limit=limit)

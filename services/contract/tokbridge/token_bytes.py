@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokbridge.errors import InvalidVocabularyError
+from tokbridge.json_text import check_num_values
 from tokbridge.tokenizer_shape import check_tokenizer_shape
 
 SPACE_MARK = "\u2581"
@@ -29,9 +30,10 @@ def parse_tokenizer_json(text: str) -> JsonObject:
         InvalidVocabularyError: it is not JSON, or not of the shape of a BPE tokenizer's.
     """
     try:
+        check_num_values(text)
         spec = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidVocabularyError("this tokenizer.json is not JSON") from error
+        raise InvalidVocabularyError("this tokenizer.json is not JSON, or more than is read") from error
     check_tokenizer_shape(spec)
     return spec
 

@@ -18,6 +18,7 @@ from tokbridge.chat_template import ChatTemplate
 from tokbridge.declared_tokens import DeclaredTokens, declared_tokens
 from tokbridge.encoders import content_encoder
 from tokbridge.errors import InvalidVocabularyError, LimitExceededError
+from tokbridge.library_faults import tokenizer_faults
 from tokbridge.prompt_tokenizer import PromptTokenizer
 from tokbridge.stops import collect_stop_ids
 from tokbridge.tokenizer_files import TokenizerFiles, load_tokenizer_files
@@ -143,7 +144,8 @@ def _decoded(token: bytes | None) -> str | None:
 
 def _emitted_ids(encoder: Tokenizer, texts: list[str]) -> dict[bytes, int]:
     """The id that the encoder gives for each of `texts`, where it gives one alone."""
-    encodings = encoder.encode_batch(texts, add_special_tokens=False)
+    with tokenizer_faults():
+        encodings = encoder.encode_batch(texts, add_special_tokens=False)
     return {
         text.encode(): encoding.ids[0] for text, encoding in zip(texts, encodings, strict=True) if len(encoding) == 1
     }

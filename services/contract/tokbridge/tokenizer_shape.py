@@ -14,6 +14,9 @@ from tokbridge.json_text import check_depth, check_utf8
 MAX_IDS = 1 << 24
 """No model has more; an id past it is a broken or hostile file."""
 
+MAX_AFFIX_LENGTH = 16
+"""Of what a model puts before or behind every piece; `</w>` and `##` are the ones in use."""
+
 _SEQUENCE_KEYS = ("normalizers", "pretokenizers", "decoders")
 
 
@@ -43,6 +46,10 @@ def _check_model(model: dict[str, Any]) -> None:
     _text("".join(vocab), "`model.vocab`")
     for i in vocab.values():
         _id(i, "a piece of `model.vocab`")
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        affix = model.get(name)
+        if affix is not None and len(_text(affix, f"`model.{name}`")) > MAX_AFFIX_LENGTH:
+            raise _wrong(f"`model.{name}`", f"has more than {MAX_AFFIX_LENGTH} characters")
 
 
 def _check_added_token(token: object, where: str) -> None:

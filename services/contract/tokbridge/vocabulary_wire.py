@@ -11,6 +11,7 @@ import zlib
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokbridge.errors import InvalidRequestError, InvalidVocabularyError, LimitExceededError
 from tokbridge.targets import offsets_of
@@ -18,6 +19,9 @@ from tokbridge.vocabulary import ByteVocabulary
 
 MAX_TOKENIZER_JSON_BYTES = 2**27
 """Expanded size of a `tokenizer.json` that is accepted; the largest seen has 33 MB."""
+
+MAX_TOKEN_BYTES = 2**14
+"""Of one token; the longest seen has 512."""
 
 _INT32 = np.dtype("<i4")
 
@@ -41,6 +45,7 @@ def unpack_vocabulary(token_lengths: bytes, token_bytes: bytes, canonical_ids: b
     content = lengths > 0
     if not (content | (lengths == -1)).all():
         raise InvalidVocabularyError("a token length is neither positive nor −1 for a control token")
+    check_token_lengths(lengths)
     offsets = offsets_of(np.where(content, lengths, 0))
     if offsets[-1] != len(token_bytes):
         raise InvalidVocabularyError(f"token lengths add up to {offsets[-1]} bytes, but {len(token_bytes)} were sent")
@@ -48,6 +53,18 @@ def unpack_vocabulary(token_lengths: bytes, token_bytes: bytes, canonical_ids: b
     vocabulary = ByteVocabulary(tokens, np.frombuffer(canonical_ids, _INT32).astype(np.int32))
     _check_canonical(vocabulary)
     return vocabulary
+
+
+def check_token_lengths(lengths: NDArray[np.int32]) -> None:
+    """Raise `LimitExceededError` if one of `lengths` [V] is over `MAX_TOKEN_BYTES`."""
+    longest = int(lengths.max(initial=0))
+    if longest > MAX_TOKEN_BYTES:
+        raise LimitExceededError(
+            f"a token has {longest} bytes, over the limit of {MAX_TOKEN_BYTES}",
+            name="token_bytes",
+            value=longest,
+            limit=MAX_TOKEN_BYTES,
+        )
 
 
 def _check_canonical(vocabulary: ByteVocabulary) -> None:

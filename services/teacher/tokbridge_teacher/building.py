@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tokbridge.jinja_rendering import Renderer
 from tokbridge.modes import Routing
 from tokbridge.registration import StudentRegistration
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
+from tokbridge_teacher.admission import Admission, AdmissionLimits, Cost
 from tokbridge_teacher.backends.base import Backend, SelfTestReport
 from tokbridge_teacher.backends.huggingface import BackendLimits, HuggingFaceBackend
 from tokbridge_teacher.backends.model_loading import context_length, load_model
-from tokbridge_teacher.metrics import ServiceMetrics
+from tokbridge_teacher.fair_pool import FairPool
+from tokbridge_teacher.observability.assembly import new_metrics, watch_service
+from tokbridge_teacher.observability.metrics import ServiceMetrics
+from tokbridge_teacher.observability.observer import RequestObserver
+from tokbridge_teacher.observability.tracing import open_tracer
+from tokbridge_teacher.prompt.render_processes import RenderBounds, RenderProcesses
 from tokbridge_teacher.readiness import check_whole_path
 from tokbridge_teacher.scheduling import Scheduler, SchedulerLimits
 from tokbridge_teacher.service import TeacherService
 from tokbridge_teacher.settings import ServeSettings
 from tokbridge_teacher.students import StudentRegistry, pair_compiler
+from tokbridge_teacher.workers import ServiceBounds, Workers
+
+_PROMPT_GROWTH = 16
+"""What a template may make of a conversation; templates add a line a message."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +35,28 @@ class BuiltService:
     """A service that passed its self-tests, and what it owns."""
 
     service: TeacherService
-    scheduler: Scheduler
-    executor: ThreadPoolExecutor
+    workers: Workers
     self_test: SelfTestReport
     repeat_error: float
     """Largest difference between two scorings of one response."""
+    renderers: RenderProcesses
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The queue in front of the model."""
+        return self.workers.scheduler
 
     def stop(self, grace_s: float) -> None:
-        """Finish what was admitted, within `grace_s` seconds."""
+        """Take no more requests; those prepared may finish within `grace_s` seconds, then what is left fails."""
         self.service.ready = False
-        self.scheduler.stop(grace_s)
+        self.workers.scheduler.stop(grace_s)
 
     def close(self) -> None:
         """End the threads. Only when no request is left: rows that are computed are still assembled in them."""
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.service.observer.close()
+        self.workers.preparers.close()
+        self.renderers.close()
+        self.workers.assemblers.shutdown(wait=False, cancel_futures=True)
 
 
 def build_service(settings: ServeSettings) -> BuiltService:
@@ -55,7 +74,12 @@ def build_service(settings: ServeSettings) -> BuiltService:
 
 def load_backend(settings: ServeSettings) -> HuggingFaceBackend:
     """The embedded backend with its model."""
-    model = load_model(settings.model, dtype=settings.dtype, device=settings.device)
+    model = load_model(
+        settings.model,
+        dtype=settings.dtype,
+        device=settings.device,
+        trust_remote_code=settings.trust_remote_code,
+    )
     return HuggingFaceBackend(
         model,
         name=settings.model,
@@ -71,30 +95,58 @@ def build_checked_service(
 ) -> BuiltService:
     """A service over any backend, after the check of the whole path."""
     device = backend.describe().device
-    compile_tables = pair_compiler(profile.vocabulary, settings.cache_dir)
+    metrics = new_metrics(backend.describe())
+    compile_tables = pair_compiler(profile.vocabulary, settings.cache_dir, settings.max_cache_bytes)
     own_tables = compile_tables(StudentRegistration.from_profile(profile), Routing.GREEDY)
     repeat_error = check_whole_path(backend, profile, own_tables)
-    scheduler = Scheduler(
-        backend,
-        SchedulerLimits(
-            max_requests=settings.max_requests,
-            max_tokens_in_flight=settings.max_tokens_in_flight,
-            batch_tokens=settings.batch_tokens,
-        ),
+    workers = _workers(settings, backend, metrics)
+    renderers = RenderProcesses(settings.prepare_threads, _render_bounds(settings))
+    students = StudentRegistry(compile_tables, device=device, max_students=settings.limits.max_students)
+    watch_service(
+        metrics,
+        scheduler=workers.scheduler,
+        preparers=workers.preparers,
+        admission=workers.admission,
+        students=students,
     )
-    metrics = ServiceMetrics()
-    metrics.watch_scheduler(scheduler.state, lambda: scheduler.compute_seconds)
-    executor = ThreadPoolExecutor(settings.prepare_threads, thread_name_prefix="tokbridge-prepare")
     service = TeacherService(
-        profile=profile,
+        profile=_rendered_by(renderers, profile),
         backend=backend,
-        scheduler=scheduler,
-        students=StudentRegistry(compile_tables, device=device, max_students=settings.limits.max_students),
+        students=students,
         limits=settings.limits,
-        max_tokens_in_flight=settings.max_tokens_in_flight,
-        executor=executor,
-        metrics=metrics,
+        bounds=ServiceBounds(
+            max_tokens_in_flight=settings.max_tokens_in_flight,
+            chunk_rows=settings.chunk_rows,
+            max_chunk_bytes=settings.max_chunk_bytes,
+            read_timeout_s=settings.read_timeout_s,
+        ),
+        workers=workers,
+        observer=RequestObserver(metrics, open_tracer(backend.describe().model, settings.otlp_endpoint)),
     )
-    scheduler.start()
+    workers.scheduler.start()
     service.ready = True
-    return BuiltService(service, scheduler, executor, self_test, repeat_error)
+    return BuiltService(service, workers, self_test, repeat_error, renderers)
+
+
+def _render_bounds(settings: ServeSettings) -> RenderBounds:
+    return RenderBounds(
+        settings.render_timeout_s, settings.max_render_bytes, _PROMPT_GROWTH * settings.limits.max_conversation_bytes
+    )
+
+
+def _rendered_by(renderer: Renderer, profile: TokenizerProfile) -> TokenizerProfile:
+    if profile.template is None:
+        return profile
+    return replace(profile, template=replace(profile.template, renderer=renderer))
+
+
+def _workers(settings: ServeSettings, backend: Backend, metrics: ServiceMetrics) -> Workers:
+    held = Cost(settings.max_requests, settings.max_tokens_in_flight, settings.max_result_bytes)
+    registered = Cost(settings.max_registrations, settings.max_registrations)
+    return Workers(
+        scheduler=Scheduler(backend, SchedulerLimits(batch_tokens=settings.batch_tokens), report=metrics.count_pass),
+        preparers=FairPool(settings.prepare_threads),
+        assemblers=ThreadPoolExecutor(settings.prepare_threads, thread_name_prefix="tokbridge-assemble"),
+        admission=Admission(AdmissionLimits(held)),
+        registrations=Admission(AdmissionLimits(registered)),
+    )

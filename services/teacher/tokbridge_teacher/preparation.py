@@ -1,14 +1,13 @@
-"""From a request to a plan: limits, spelling, rendering, segmentation, alignment. CPU work, no model, no protocol."""
+"""From a request to a plan: spelling, rendering, segmentation, alignment. CPU work, no model, no protocol."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokbridge.errors import ContextLengthExceededError, LimitExceededError, StopTokenNotInStopSetError
+from tokbridge.errors import ContextLengthExceededError, StopTokenNotInStopSetError
 from tokbridge.requests import ScoreRequest
 from tokbridge.tokenizer_profile import TokenizerProfile
 from tokbridge_teacher.prompt.rendering import RenderedPrompt, render_prompt
@@ -31,11 +30,18 @@ class PreparedResponse:
     tables: PairTables
     device_tables: DeviceTables
     scored_bytes: int
+    notes: tuple[str, ...]
+    """What was noticed of the teacher's template and of this conversation."""
 
     @property
     def prompt_ids(self) -> NDArray[np.int32]:
         """[L], teacher tokens of the rendered prompt."""
         return self.prompt.token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        """Teacher tokens of prompt and content."""
+        return len(self.prompt_ids) + len(self.plan.teacher_ids)
 
 
 class RequestPreparer:
@@ -53,7 +59,6 @@ class RequestPreparer:
         Raises:
             TokbridgeError: any of the errors a caller can cause; nothing of the request was computed then.
         """
-        check_limits(request, self._limits)
         options = scoring_options(request, self._limits)
         check_response(request, student)
         tables = student.tables(request.routing)
@@ -85,6 +90,7 @@ class RequestPreparer:
             tables=tables,
             device_tables=student.device_tables(request.routing),
             scored_bytes=len(request.response) - prompt.given_bytes,
+            notes=(*self._profile.notes, *prompt.notes),
         )
 
     def _check_context(self, tokens: int) -> None:
@@ -93,25 +99,6 @@ class RequestPreparer:
                 f"Prompt and response are {tokens} teacher tokens; the teacher takes {self._context_length}.",
                 tokens=tokens,
                 limit=self._context_length,
-            )
-
-
-def check_limits(request: ScoreRequest, limits: RequestLimits) -> None:
-    """Refuse what is larger than the service takes, before any work on it.
-
-    Raises:
-        LimitExceededError: names the limit.
-    """
-    conversation = json.dumps([list(request.messages), list(request.tools), dict(request.template_arguments)])
-    for name, value in (
-        ("max_top_k", request.top_k),
-        ("max_response_bytes", len(request.response)),
-        ("max_conversation_bytes", len(conversation) + len(request.student_tail)),
-    ):
-        limit: int = getattr(limits, name)
-        if value > limit:
-            raise LimitExceededError(
-                f"{name} is {limit}; the request has {value}.", name=name, value=value, limit=limit
             )
 
 

@@ -1,8 +1,9 @@
-"""The queue between requests and the one worker thread that runs the model.
+"""The queue between prepared responses and the one worker thread that runs the model.
 
-Admission is by count of requests and by tokens in flight; batches are taken under a token budget, responses of one
-prompt together. What the counters say is computed from the containers themselves, so it cannot drift. The module knows
-jobs and their sizes; it knows no protocol, and of the backend only `score`.
+Callers are served in proportion to their shares; batches are taken under a token budget, responses of one prompt
+together. A response above the budget runs in a lane of its own, and its pass takes turns with ordinary batches, so that
+it holds up nobody for its whole length. Keys and values are held for one pass of each lane at most. What the counters
+say is computed from the containers themselves. The module knows jobs and their sizes; of the backend only `steps`.
 """
 
 from __future__ import annotations
@@ -10,27 +11,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tokbridge.errors import InternalError, LimitExceededError, OverloadedError, ShuttingDownError, TokbridgeError
-from tokbridge_teacher.backends.base import Backend, ScoreJob
+from tokbridge.errors import InternalError, ShuttingDownError, TokbridgeError
+from tokbridge_teacher.backends.base import Backend, ScoreJob, Steps
+from tokbridge_teacher.callers import ANONYMOUS, Caller
+from tokbridge_teacher.fair_queue import FairQueue
+from tokbridge_teacher.tickets import Ticket, select_batch
+from tokbridge_teacher.turns import Lane, Turns
 
 _log = logging.getLogger(__name__)
+
+_STEP_S = 5.0
+"""How long a stop waits for the step under way; the worker is a daemon thread, so it outlives nothing."""
 
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """What is admitted, and how much runs at once."""
+    """How much runs at once."""
 
-    max_requests: int
-    """Waiting and running together."""
-    max_tokens_in_flight: int
-    """Tokens of prompts and contents, waiting and running together."""
     batch_tokens: int
-    """Tokens handed to the backend at once; a larger response goes alone."""
-    retry_after_s: float = 1.0
-    """What a refused caller is told to wait."""
+    """Tokens of an ordinary batch; a larger response goes alone, in turn with such batches."""
 
 
 @dataclass(frozen=True)
@@ -43,137 +45,161 @@ class SchedulerState:
     running_tokens: int
 
 
-@dataclass(frozen=True, eq=False)
-class Ticket:
-    """A job in the scheduler; compared by identity."""
+@dataclass(frozen=True)
+class PassReport:
+    """A pass that came to its end."""
 
-    job: ScoreJob
-    on_start: Callable[[], None]
-
-    @property
-    def num_tokens(self) -> int:
-        """Its size for admission and batching."""
-        return self.job.num_tokens
+    num_requests: int
+    num_tokens: int
+    seconds: float
+    """Of its steps, without those of other passes between them."""
 
 
-def select_batch(queue: Sequence[Ticket], batch_tokens: int) -> list[Ticket]:
-    """The next tickets to run: the oldest, those that share its prompt, then others by age, within the budget."""
-    if not queue:
-        return []
-    first = queue[0]
-    prompt = first.job.prompt_ids.tobytes()
-    rest = sorted(queue[1:], key=lambda ticket: ticket.job.prompt_ids.tobytes() != prompt)
-    batch, room = [first], batch_tokens - first.num_tokens
-    for ticket in rest:
-        if ticket.num_tokens <= room:
-            batch.append(ticket)
-            room -= ticket.num_tokens
-    return batch
+@dataclass
+class _Pass:
+    """Jobs under way together, and the steps that are left of them."""
+
+    tickets: Sequence[Ticket]
+    steps: Steps
+    seconds: float = 0.0
+
+    def report(self) -> PassReport:
+        """What it took."""
+        return PassReport(len(self.tickets), sum(ticket.num_tokens for ticket in self.tickets), self.seconds)
 
 
 class Scheduler:
     """Runs jobs on a backend in one worker thread; all public methods are safe from any thread."""
 
-    def __init__(self, backend: Backend, limits: SchedulerLimits) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        limits: SchedulerLimits,
+        *,
+        report: Callable[[PassReport], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`report` is called from the worker at the end of every pass."""
         self._backend = backend
         self._limits = limits
+        self._report = report
+        self._clock = clock
         self._changed = threading.Condition()
-        self._queue: list[Ticket] = []
-        self._running: list[Ticket] = []
+        self._queue: FairQueue[Ticket] = FairQueue()
+        self._passes: dict[Lane, _Pass] = {}
+        self._turns = Turns()
         self._closing = False
         self._worker = threading.Thread(target=self._work, name="tokbridge-backend", daemon=True)
-        self.compute_seconds = 0.0
 
     def start(self) -> None:
         """Start the worker thread."""
         self._worker.start()
 
-    def submit(self, job: ScoreJob, on_start: Callable[[], None]) -> Ticket:
-        """Queue a job; `on_start` is called from the worker when its batch begins.
+    def submit(self, job: ScoreJob, on_start: Callable[[], None], caller: Caller = ANONYMOUS) -> Ticket:
+        """Queue an admitted job; `on_start` is called from the worker when its pass begins.
 
         Raises:
-            LimitExceededError: it could never be admitted.
-            OverloadedError: not now.
             ShuttingDownError: no more.
         """
-        ticket = Ticket(job, on_start)
+        ticket = Ticket(job, on_start, caller)
         with self._changed:
-            self._admit(ticket)
-            self._queue.append(ticket)
+            if self._closing:
+                raise ShuttingDownError("The service is stopping.")
+            self._queue.push(ticket)
             self._changed.notify_all()
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
         """Take a job out of the queue; one that runs stops at its next look at `cancelled`."""
         with self._changed:
-            if ticket in self._queue:
-                self._queue.remove(ticket)
+            if self._queue.remove(ticket):
                 self._changed.notify_all()
 
     def state(self) -> SchedulerState:
         """What waits and what runs at this moment."""
         with self._changed:
+            running = list(self._running())
             return SchedulerState(
                 queued_requests=len(self._queue),
                 queued_tokens=sum(ticket.num_tokens for ticket in self._queue),
-                running_requests=len(self._running),
-                running_tokens=sum(ticket.num_tokens for ticket in self._running),
+                running_requests=len(running),
+                running_tokens=sum(ticket.num_tokens for ticket in running),
             )
 
     def stop(self, grace_s: float) -> None:
-        """Take no more jobs, let those admitted finish for `grace_s` seconds, then fail the rest."""
+        """Take no more jobs, let those queued finish for `grace_s` seconds, then fail the rest and end the worker after
+        the step it is in.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._queue and not self._running, timeout=grace_s)
-            left = [*self._queue, *self._running]
+            self._changed.wait_for(lambda: not len(self._queue) and not self._passes, timeout=grace_s)
+            left = [*self._queue, *self._running()]
             self._queue.clear()
+            self._passes.clear()
+            self._changed.notify_all()
         for ticket in left:
             ticket.job.fail(ShuttingDownError("The service stopped before this response was scored."))
-        self._worker.join(timeout=grace_s)
+        if self._worker.is_alive():
+            self._worker.join(_STEP_S)
 
-    def _admit(self, ticket: Ticket) -> None:
-        limits = self._limits
-        if self._closing:
-            raise ShuttingDownError("The service is stopping.")
-        if ticket.num_tokens > limits.max_tokens_in_flight:
-            raise LimitExceededError(
-                f"A response of {ticket.num_tokens} tokens with its prompt is more than the service takes in flight.",
-                name="max_tokens_in_flight",
-                value=ticket.num_tokens,
-                limit=limits.max_tokens_in_flight,
-            )
-        admitted = [*self._queue, *self._running]
-        tokens = sum(other.num_tokens for other in admitted) + ticket.num_tokens
-        if len(admitted) >= limits.max_requests or tokens > limits.max_tokens_in_flight:
-            raise OverloadedError(
-                f"The queue is full ({len(admitted)} responses); try again.", retry_after_s=limits.retry_after_s
-            )
+    def _running(self) -> Iterator[Ticket]:
+        for under_way in self._passes.values():
+            yield from under_way.tickets
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closing)
-                if not self._queue:
+                self._changed.wait_for(lambda: len(self._queue) or self._passes or self._closing)
+                opened = self._open_passes()
+                passes = dict(self._passes)
+                if not passes and self._closing:
                     return
-                self._queue = [ticket for ticket in self._queue if not ticket.job.cancelled()]
-                self._running = select_batch(self._queue, self._limits.batch_tokens)
-                self._queue = [ticket for ticket in self._queue if ticket not in self._running]
-            if self._running:
-                self._run(self._running)
-            with self._changed:
-                self._running = []
-                self._changed.notify_all()
+            for ticket in opened:
+                ticket.on_start()
+            if passes:
+                lane = self._turns.next_of(passes)
+                self._advance(lane, passes[lane])
 
-    def _run(self, batch: list[Ticket]) -> None:
-        started = time.monotonic()
-        for ticket in batch:
-            ticket.on_start()
+    def _open_passes(self) -> list[Ticket]:
+        """Drop what nobody waits for, then begin a pass in every lane that is free and has work."""
+        for ticket in list(self._queue):
+            if ticket.job.cancelled():
+                self._queue.remove(ticket)
+                self._changed.notify_all()
+        opened: list[Ticket] = []
+        for lane in Lane:
+            if lane not in self._passes and (batch := self._next_batch(lane)):
+                self._queue.take(batch)
+                self._passes[lane] = _Pass(batch, self._backend.steps([ticket.job for ticket in batch]))
+                opened += batch
+        return opened
+
+    def _next_batch(self, lane: Lane) -> list[Ticket]:
+        budget = self._limits.batch_tokens
+        if lane is Lane.LONG:
+            return list(self._queue.in_order(lambda ticket: ticket.num_tokens > budget))[:1]
+        return select_batch(list(self._queue.in_order(lambda ticket: ticket.num_tokens <= budget)), budget)
+
+    def _advance(self, lane: Lane, under_way: _Pass) -> None:
+        """One step of the pass in `lane`."""
+        started = self._clock()
         try:
-            self._backend.score([ticket.job for ticket in batch])
-        except Exception as error:  # noqa: BLE001 - the worker must outlive any fault of a batch
-            _log.exception("a batch of %d responses failed", len(batch))
+            next(under_way.steps)
+            ended = False
+        except StopIteration:
+            ended = True
+        except Exception as error:  # noqa: BLE001 - the worker must outlive any fault of a pass
+            _log.exception("a pass of %d responses failed", len(under_way.tickets))
             fault = error if isinstance(error, TokbridgeError) else InternalError("The teacher model failed.")
-            for ticket in batch:
+            for ticket in under_way.tickets:
                 ticket.job.fail(fault)
-        self.compute_seconds += time.monotonic() - started
+            ended = True
+        seconds = self._clock() - started
+        self._turns.used(lane, seconds)
+        under_way.seconds += seconds
+        if ended:
+            self._report(under_way.report())
+            with self._changed:
+                self._passes.pop(lane, None)  # `stop` may have cleared it
+                self._changed.notify_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,9 +20,14 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from tokbridge.encoders import content_encoder
-from tokbridge.errors import UnspellableByteError
+from tokbridge.errors import InvalidVocabularyError, UnspellableByteError
+from tokbridge.library_faults import tokenizer_faults
 from tokbridge.token_bytes import parse_tokenizer_json
 from tokbridge.vocabulary import ByteVocabulary
+
+MAX_ENCODE_S = 60.0
+"""For the strings of one call; those of a vocabulary of 250,000 take two seconds."""
+_SLICE = 1024
 
 _NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
 
@@ -87,8 +93,20 @@ class ContentTokenizer:
         return firsts, settled & (firsts >= 0)
 
     def _encode_batch(self, strings: Sequence[bytes]) -> list[Encoding]:
-        texts = [string.decode(errors="replace") for string in strings]
-        return self._encoder.encode_batch_fast(texts, add_special_tokens=False)
+        """Encodings of each string; the regular expressions of a tokenizer that a caller sent may take for ever.
+
+        Raises:
+            InvalidVocabularyError: more than `MAX_ENCODE_S` were taken.
+        """
+        encodings: list[Encoding] = []
+        give_up_at = time.monotonic() + MAX_ENCODE_S
+        for start in range(0, len(strings), _SLICE):
+            if time.monotonic() > give_up_at:
+                raise InvalidVocabularyError(f"encoding with this tokenizer takes more than {MAX_ENCODE_S:g} s")
+            texts = [string.decode(errors="replace") for string in strings[start : start + _SLICE]]
+            with tokenizer_faults():
+                encodings += self._encoder.encode_batch_fast(texts, add_special_tokens=False)
+        return encodings
 
     def _first_token(self, encoding: Encoding, string: bytes) -> int:
         """First id of an encoding that spells `string`, else −1."""
@@ -128,7 +146,8 @@ class ContentTokenizer:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int] | None]:
         """The encoder's ids of each text, or None where they do not spell it."""
-        encodings = self._encoder.encode_batch_fast(texts, add_special_tokens=False)
+        with tokenizer_faults():
+            encodings = self._encoder.encode_batch_fast(texts, add_special_tokens=False)
         return [self._if_spelled(encoding.ids, text.encode()) for encoding, text in zip(encodings, texts, strict=True)]
 
     def _if_spelled(self, ids: list[int], content: bytes) -> list[int] | None:

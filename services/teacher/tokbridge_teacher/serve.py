@@ -9,18 +9,27 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from transformers.utils.logging import disable_progress_bar
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_teacher.building import BuiltService, build_service
+from tokbridge_teacher.protocols.authentication import Authenticator
 from tokbridge_teacher.protocols.grpc_server import GrpcServer
+from tokbridge_teacher.protocols.http_connections import http_config
 from tokbridge_teacher.protocols.http_server import build_http_app
+from tokbridge_teacher.security import Security, open_security
 from tokbridge_teacher.settings import ServeSettings
+from tokbridge_teacher.upload_budget import UploadBudget
 
 READY_PREFIX = "tokbridge teacher ready "
 """The ready line on standard output: this, then a JSON object with `model`, `http`, `grpc` and `self_test`."""
+
+_POLL_S = 0.01
+_LAST_WORDS_S = 2
+"""For the answers to requests that were failed when the grace was over."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,40 +41,56 @@ def serve(settings: ServeSettings) -> None:
         TokbridgeError: the service cannot start.
     """
     disable_progress_bar()  # a log is no terminal
+    security = open_security(settings)
     built = build_service(settings)
+    built.renderers.warm_up()
     _log.info("self-test passed: %s", built.self_test)
-    asyncio.run(_serve(settings, built))
+    asyncio.run(_serve(settings, security, built))
 
 
-async def _serve(settings: ServeSettings, built: BuiltService) -> None:
+async def _serve(settings: ServeSettings, security: Security, built: BuiltService) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
-    max_message_bytes = settings.limits.max_message_bytes
     http_socket = _listen(settings.host, settings.port)
-    grpc_server = GrpcServer(
-        built.service, host=settings.host, port=settings.grpc_port, max_message_bytes=max_message_bytes
-    )
-    http_server = _HttpServer(
-        uvicorn.Config(
-            build_http_app(built.service, max_message_bytes=max_message_bytes),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_s)),
-        )
-    )
+    grpc_server, http_server = _servers(settings, security, built)
     await grpc_server.start()
     http_task = asyncio.create_task(http_server.serve(sockets=[http_socket]))
     while not http_server.started and not http_task.done():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(_POLL_S)
     await grpc_server.set_serving(True)
     print(READY_PREFIX + json.dumps(_ready_facts(settings, built, http_socket, grpc_server)), flush=True)
     stop_task = asyncio.create_task(stop.wait())
     await asyncio.wait((stop_task, http_task), return_when=asyncio.FIRST_COMPLETED)
     stop_task.cancel()
     await _shut_down(settings, built, grpc_server, http_server, http_task)
+
+
+def _servers(settings: ServeSettings, security: Security, built: BuiltService) -> tuple[GrpcServer, uvicorn.Server]:
+    """Both protocols, with the same keys, certificates and room for uploads."""
+    shared: dict[str, Any] = {
+        "max_message_bytes": settings.limits.max_message_bytes,
+        "uploads": UploadBudget(settings.max_upload_bytes),
+        "authenticator": security.keys and Authenticator(security.keys, built.service.metrics),
+    }
+    grpc_server = GrpcServer(
+        built.service,
+        host=settings.host,
+        port=settings.grpc_port,
+        max_calls=settings.max_calls,
+        tls=security.tls,
+        **shared,
+    )
+    http_server = _HttpServer(
+        http_config(
+            build_http_app(built.service, **shared),
+            max_connections=settings.max_connections,
+            tls=security.tls,
+            timeout_graceful_shutdown=_LAST_WORDS_S,
+        )
+    )
+    return grpc_server, http_server
 
 
 async def _shut_down(
@@ -75,17 +100,27 @@ async def _shut_down(
     http_server: uvicorn.Server,
     http_task: asyncio.Task[None],
 ) -> None:
-    """Not ready first, then let running requests finish within the grace, then stop."""
+    """Not ready at once, while both protocols go on listening, to say so and to refuse new requests by a typed error;
+    once running requests have finished or the grace is over, fail what is left and stop.
+    """
     _log.info("stopping; running requests have %g s", settings.shutdown_grace_s)
     built.service.ready = False
     await grpc_server.set_serving(False)
+    await _idle(built, settings.shutdown_grace_s)
+    await asyncio.to_thread(built.stop, 0)
     http_server.should_exit = True
-    await asyncio.gather(
-        grpc_server.stop(settings.shutdown_grace_s),
-        asyncio.to_thread(built.stop, settings.shutdown_grace_s),
-        http_task,
-    )
+    await asyncio.gather(grpc_server.stop(_LAST_WORDS_S), http_task)
     built.close()
+
+
+async def _idle(built: BuiltService, grace_s: float) -> None:
+    """Wait until nothing is under way, at most `grace_s` seconds."""
+    try:
+        async with asyncio.timeout(grace_s):
+            while not built.service.idle:
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        _log.warning("requests are still under way after %g s; they are failed as retryable", grace_s)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -105,7 +140,7 @@ def _ready_facts(
 ) -> dict[str, object]:
     return {
         "model": settings.model,
-        "http": f"http://{settings.host}:{http_socket.getsockname()[1]}",
+        "http": f"{'https' if settings.tls_certificate else 'http'}://{settings.host}:{http_socket.getsockname()[1]}",
         "grpc": f"{settings.host}:{grpc_server.port}",
         "self_test": {
             "head_error": built.self_test.head_error,

@@ -26,7 +26,11 @@ class RequestLimits(BaseModel):
     max_students: int = Field(default=16, ge=1)
     """Students kept at once; the one not used for longest makes room."""
     max_message_bytes: int = Field(default=32 << 20, ge=1 << 16)
-    """Of a gRPC message or of an HTTP body."""
+    """Of a gRPC message after decompression, or of an HTTP body."""
+    max_messages: int = Field(default=4096, ge=1)
+    """Messages of one conversation."""
+    max_tools: int = Field(default=512, ge=0)
+    max_template_arguments: int = Field(default=64, ge=0)
 
     @model_validator(mode="after")
     def _default_within_limit(self) -> RequestLimits:
@@ -55,10 +59,53 @@ class ServeSettings(BaseModel):
     batch_tokens: int = Field(default=8192, ge=1)
     """Tokens that run together; bounds the memory of keys and values."""
     max_requests: int = Field(default=1024, ge=1)
+    """Score requests held at once: in preparation, waiting, running, or with rows left for their caller."""
     max_tokens_in_flight: int = Field(default=4 << 20, ge=1)
+    """Teacher tokens of the requests held."""
+    max_result_bytes: int = Field(default=2 << 30, ge=1)
+    """Bytes of rows that can wait for callers who read slowly, over all requests held."""
+    max_registrations: int = Field(default=8, ge=1)
+    """Students registered at once."""
+    max_chunk_bytes: int = Field(default=4 << 30, ge=1)
+    """Device memory of one chunk: `chunk_rows` × (teacher's head + student's vocabulary) × 4."""
+    read_timeout_s: float = Field(default=300.0, gt=0)
+    """How long rows are kept for a caller that takes none."""
     prepare_threads: int = Field(default=2, ge=1)
     """Threads for rendering, segmentation and plans."""
+    render_timeout_s: float = Field(default=10.0, gt=0)
+    """For one rendering of the chat template."""
+    max_render_bytes: int = Field(default=1 << 30, ge=1 << 26)
+    """Memory of one rendering, beyond what its process takes anyway."""
     shutdown_grace_s: float = Field(default=30.0, gt=0)
+    api_keys_file: Path | None = None
+    """Who may call, one `NAME:SHARE:KEY` a line; none, and no TOKBRIDGE_API_KEYS in the environment: everybody."""
+    tls_certificate: Path | None = None
+    """PEM chain; none: nothing is encrypted."""
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    """PEM certificates of authorities; with it, clients must show a certificate of one of them."""
+    max_connections: int = Field(default=1024, ge=1)
+    """HTTP connections at once; more are answered 503."""
+    max_calls: int = Field(default=4096, ge=1)
+    """gRPC calls at once, those that wait in the queue included; more are refused."""
+    max_upload_bytes: int = Field(default=512 << 20, ge=1 << 20)
+    """HTTP bodies and registrations held at once, over all connections."""
+    trust_remote_code: bool = False
+    """Run Python code that the model's repository brings."""
+    otlp_endpoint: str | None = None
+    """OpenTelemetry collector (OTLP over gRPC) that traces go to; none: only if the standard variables name one."""
     cache_dir: Path | None = None
     """Folder for compiled routing tables; none: not kept."""
+    max_cache_bytes: int = Field(default=1 << 30, ge=1)
+    """Of that folder; tables not used for longest make room."""
     limits: RequestLimits = RequestLimits()
+
+    @model_validator(mode="after")
+    def _certificate_and_key(self) -> ServeSettings:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
+        if self.limits.max_message_bytes > self.max_upload_bytes:
+            raise ValueError("limits.max_message_bytes is larger than max_upload_bytes")
+        return self

@@ -1,13 +1,16 @@
-"""Carries what the worker thread computes for one response to the event loop that answers its caller."""
+"""Carries what the worker thread computes for one response to the event loop that answers its caller.
+
+A reader that is slow delays nobody else: what was computed waits here, and admission bounds how much that can be.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from tokbridge.errors import TokbridgeError
+from tokbridge.errors import DeadlineExceededError, TokbridgeError
 from tokbridge_teacher.targets.marginal import ChunkResult
 
 
@@ -21,19 +24,30 @@ class Finished:
 class ResponseStream:
     """One response's events, in order. The worker writes from its thread, one coroutine reads.
 
-    Once closed, by the reader or by an error, it takes nothing more, and `cancelled` tells the worker to stop.
+    Once closed, by the reader, by an error or by its deadline, it takes nothing more, and `cancelled` tells the worker
+    to stop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        deadline_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`deadline_s` is on `clock`; None: as long as it takes."""
         self._loop = loop
+        self._deadline_s = deadline_s
+        self._clock = clock
         self._events: asyncio.Queue[ChunkResult | Finished | TokbridgeError] = asyncio.Queue()
         self._closed = False
-        self.created_at = time.monotonic()
+        self._abandoned = False
+        self.created_at = clock()
         self.started_at: float | None = None
 
     def start(self) -> None:
         """Note that the model begins with this response."""
-        self.started_at = time.monotonic()
+        self.started_at = self._clock()
 
     def emit(self, chunk: ChunkResult) -> None:
         """Pass on the targets of the next positions."""
@@ -49,11 +63,20 @@ class ResponseStream:
         self._closed = True
 
     def close(self) -> None:
-        """Stop listening."""
-        self._closed = True
+        """Stop listening; from the reader's event loop."""
+        self._closed = self._abandoned = True
+        while not self._events.empty():
+            self._events.get_nowait()
+
+    def give_up(self, error: TokbridgeError) -> None:
+        """Drop what waits for a reader that does not read, who finds `error` in its place; from its event loop."""
+        self.close()
+        self._events.put_nowait(error)
 
     def cancelled(self) -> bool:
-        """Whether nobody listens any more."""
+        """Whether nobody listens any more; a deadline that has passed closes the stream here."""
+        if not self._closed and self._deadline_s is not None and self._clock() >= self._deadline_s:
+            self.fail(DeadlineExceededError("The deadline passed before all rows were computed."))
         return self._closed
 
     @property
@@ -73,4 +96,8 @@ class ResponseStream:
 
     def _put(self, event: ChunkResult | Finished | TokbridgeError) -> None:
         if not self._closed:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._deliver, event)
+
+    def _deliver(self, event: ChunkResult | Finished | TokbridgeError) -> None:
+        if not self._abandoned:
+            self._events.put_nowait(event)

@@ -14,25 +14,35 @@ from pathlib import Path
 from tokbridge.errors import UnknownStudentError, UnsupportedModeError
 from tokbridge.modes import Routing
 from tokbridge.registration import StudentRegistration
+from tokbridge.tokenizer_agreement import check_same_vocabulary
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.routing.disk_cache import DEFAULT_CACHE_BYTES
 from tokbridge_teacher.routing.pair_tables import PairTables, compile_pair
 from tokbridge_teacher.segmentation import ContentTokenizer
 
 PairCompiler = Callable[[StudentRegistration, Routing], PairTables]
 
 
-def pair_compiler(teacher: ByteVocabulary, cache_folder: Path | None) -> PairCompiler:
+def pair_compiler(
+    teacher: ByteVocabulary, cache_folder: Path | None, max_cache_bytes: int = DEFAULT_CACHE_BYTES
+) -> PairCompiler:
     """What pairs a student with `teacher`; compiled tables are kept in `cache_folder`, if given."""
 
     def compile_tables(registration: StudentRegistration, routing: Routing) -> PairTables:
         encoder = None
         if registration.tokenizer_json is not None:
+            check_same_vocabulary(registration.tokenizer_json, registration.vocabulary)
             encoder = ContentTokenizer(registration.tokenizer_json, registration.vocabulary)
         elif routing is Routing.BPE:
             raise UnsupportedModeError("Routing `bpe` needs the student's tokenizer; it was registered without.")
         return compile_pair(
-            teacher, registration.vocabulary, routing, student_encoder=encoder, cache_folder=cache_folder
+            teacher,
+            registration.vocabulary,
+            routing,
+            student_encoder=encoder,
+            cache_folder=cache_folder,
+            max_cache_bytes=max_cache_bytes,
         )
 
     return compile_tables
@@ -84,17 +94,34 @@ class StudentRegistry:
         self._lock = threading.Lock()
         self._students: OrderedDict[str, Student] = OrderedDict()
 
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._students)
+
     def register(self, registration: StudentRegistration) -> tuple[Student, bool]:
-        """The student, and whether it was known already."""
+        """The student, kept, and whether it was known already."""
+        student, known = self.find(registration)
+        return self.keep(student), known
+
+    def find(self, registration: StudentRegistration) -> tuple[Student, bool]:
+        """The student and True if it is known; else one that is not kept yet, and False."""
         student_id = registration.student_id
         with self._lock:
-            known = student_id in self._students
-            if not known:
-                self._students[student_id] = Student(registration, self._compile_tables, self._device)
+            if student_id in self._students:
+                self._students.move_to_end(student_id)
+                return self._students[student_id], True
+        return Student(registration, self._compile_tables, self._device), False
+
+    def keep(self, student: Student) -> Student:
+        """Keep a student whose tables are there, in place of one not used for longest; the one of two equal that was
+        kept first."""
+        student_id = student.registration.student_id
+        with self._lock:
+            kept = self._students.setdefault(student_id, student)
             self._students.move_to_end(student_id)
             while len(self._students) > self._max_students:
                 self._students.popitem(last=False)
-            return self._students[student_id], known
+            return kept
 
     def get(self, student_id: str) -> Student:
         """A registered student.

@@ -19,7 +19,8 @@ from tokbridge.errors import ErrorCode, InternalError, ShuttingDownError
 from tokbridge.modes import Spanning
 from tokbridge.targets import RowCase
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
-from tokbridge_teacher.protocols.grpc_server import STATUS_BY_CODE
+from tokbridge_teacher.preparation import RequestPreparer
+from tokbridge_teacher.protocols.grpc_errors import STATUS_BY_CODE
 
 SERVED = "tokbridge.v1.Teacher"
 
@@ -163,7 +164,7 @@ async def test_an_unexpected_fault_is_internal_and_keeps_its_cause_in_the_log(
 
     async with served_over_grpc(built_teacher.service) as target, TeacherClient(target) as client:
         await client.connect(student_registration)
-        monkeypatch.setattr(built_teacher.service._preparer, "prepare", explode)
+        monkeypatch.setattr(RequestPreparer, "prepare", explode)
         with pytest.raises(InternalError) as raised:
             await client.score(request_for(student_profile, request_id="faulty-1"))
     assert "secret" not in raised.value.message

@@ -38,7 +38,7 @@ def check_row(rows, index, expected):
 
 
 @pytest.mark.parametrize(("routing", "spanning"), MODES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32 - 1), cuts=st.lists(st.integers(0, 40), max_size=4))
 def test_rows_equal_the_twin_whatever_the_chunks(routing, spanning, seed, cuts):
     problem = random_problem(seed, routing)
@@ -52,7 +52,7 @@ def test_rows_equal_the_twin_whatever_the_chunks(routing, spanning, seed, cuts):
 
 
 @pytest.mark.parametrize(("routing", "spanning"), MODES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     cuts=st.lists(st.integers(0, 40), max_size=2),
@@ -70,7 +70,7 @@ def test_truncated_rows_equal_the_twin(routing, spanning, seed, cuts, top_k, mas
     assert (counts <= top_k + 1).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1), top_k=st.integers(1, 5))
 def test_cells_fall_and_the_flags_say_how_a_row_was_made(seed, top_k):
     problem = random_problem(seed, "greedy")

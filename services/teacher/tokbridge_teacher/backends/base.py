@@ -6,9 +6,9 @@ student. It is called from one worker thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,20 @@ from tokbridge.errors import TokbridgeError
 from tokbridge_teacher.routing.device_tables import DeviceTables
 from tokbridge_teacher.targets.marginal import ChunkResult
 from tokbridge_teacher.targets.plan import ResponsePlan
+
+Steps = Generator[None, None, None]
+"""Work that may be put aside after each step: every `next` does one."""
+
+Result = TypeVar("Result")
+
+
+def run_to_end(steps: Generator[None, None, Result]) -> Result:
+    """Do all steps without a pause and give what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +89,16 @@ class Backend(Protocol):
         """Facts about the model, known once it is loaded."""
         ...
 
+    def steps(self, jobs: Sequence[ScoreJob]) -> Steps:
+        """Run jobs to their end, a bounded piece of work a step; steps of several calls may alternate.
+
+        What a job is answered does not depend on what runs between its steps. A fault of one response goes to its
+        `fail`; what is raised concerns all of them.
+        """
+        ...
+
     def score(self, jobs: Sequence[ScoreJob]) -> None:
-        """Run jobs to their end. A fault of one response goes to its `fail`; what is raised concerns all of them."""
+        """All steps at once."""
         ...
 
     def self_test(self) -> SelfTestReport:

@@ -37,10 +37,13 @@ class MicroBatch:
         return max(len(suffix) for suffix in self.suffixes)
 
     def padded(self) -> NDArray[np.int64]:
-        """[B, width], padded on the right with id 0."""
+        """[B, width], padded on the right with each response's own last id: should the model give NaN for some id,
+        nobody but the responses that hold it is touched.
+        """
         table = np.zeros((len(self.suffixes), self.width), dtype=np.int64)
         for row, suffix in enumerate(self.suffixes):
             table[row, : len(suffix)] = suffix
+            table[row, len(suffix) :] = suffix[-1]
         return table
 
 

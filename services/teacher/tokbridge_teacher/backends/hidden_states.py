@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -44,14 +44,14 @@ class HiddenStates:
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self.piece_tokens = piece_tokens
 
-    def prefix(self, prefix_ids: Ids, wanted: Callable[[], bool]) -> DynamicCache | None:
-        """The cache after `prefix_ids`; None for an empty one, or once nobody wants it any more."""
+    def prefix(self, prefix_ids: Ids, wanted: Callable[[], bool]) -> Generator[None, None, DynamicCache | None]:
+        """Compute a prefix piece by piece and return its cache: None for an empty one, or once nobody wants it."""
         if len(prefix_ids) == 0:
             return None
         cache = DynamicCache(config=self._config)
         table_1L = np.asarray(prefix_ids, dtype=np.int64)[None]
         for _ in self._pieces(table_1L, cache, 0, wanted):
-            pass
+            yield
         return cache if wanted() else None
 
     def run(

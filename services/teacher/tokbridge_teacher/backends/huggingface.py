@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tokbridge.errors import NonFiniteLogitsError
-from tokbridge_teacher.backends.base import BackendDescription, ScoreJob, SelfTestReport
+from tokbridge_teacher.backends.base import BackendDescription, ScoreJob, SelfTestReport, Steps, run_to_end
 from tokbridge_teacher.backends.batching import MicroBatch, PrefixGroup, group_responses
 from tokbridge_teacher.backends.hidden_states import HiddenPiece, HiddenStates
 from tokbridge_teacher.backends.lm_head import LmHead
@@ -68,8 +68,10 @@ class HuggingFaceBackend:
         return report
 
     @torch.inference_mode()
-    def score(self, jobs: Sequence[ScoreJob]) -> None:
-        """Score every job that somebody still waits for."""
+    def steps(self, jobs: Sequence[ScoreJob]) -> Steps:
+        """Score every job that somebody still waits for; a step is at most one call of the LM head and one
+        forward pass.
+        """
         live = [job for job in jobs if not job.cancelled()]
         groups = group_responses(
             [job.prompt_ids for job in live],
@@ -79,11 +81,15 @@ class HuggingFaceBackend:
             batch=self._batch,
         )
         for group in groups:
-            self._score_group(group, live)
+            yield from self._group_steps(group, live)
 
-    def _score_group(self, group: PrefixGroup, jobs: Sequence[ScoreJob]) -> None:
+    def score(self, jobs: Sequence[ScoreJob]) -> None:
+        """All steps at once."""
+        run_to_end(self.steps(jobs))
+
+    def _group_steps(self, group: PrefixGroup, jobs: Sequence[ScoreJob]) -> Steps:
         members = [jobs[index] for batch in group.batches for index in batch.members]
-        cache = self._hidden_states.prefix(group.prefix_ids, lambda: _any_waiting(members))
+        cache = yield from self._hidden_states.prefix(group.prefix_ids, lambda: _any_waiting(members))
         if cache is None and len(group.prefix_ids) > 0:
             return
         for batch in group.batches:
@@ -93,18 +99,27 @@ class HuggingFaceBackend:
             )
             failed: set[int] = set()
             for piece in pieces:
-                self._score_piece(piece, jobs, failed)
+                yield from self._piece_steps(piece, jobs, failed)
             _finish(batch, jobs, failed, len(group.prefix_ids))
 
-    def _score_piece(self, piece: list[HiddenPiece], jobs: Sequence[ScoreJob], failed: set[int]) -> None:
-        """LM head over the rows of several responses together, then each response's share of every chunk."""
-        wanted = [part for part in piece if part.member not in failed and not jobs[part.member].cancelled()]
-        for chunk in _chunks_of_rows(wanted, self._limits.chunk_rows):
+    def _piece_steps(self, piece: list[HiddenPiece], jobs: Sequence[ScoreJob], failed: set[int]) -> Steps:
+        """LM head over the rows of several responses together, then each response's share of every chunk.
+
+        The logits live in a buffer that other steps overwrite: they are used up within a step.
+        """
+
+        def wanted(part: HiddenPiece) -> bool:
+            return part.member not in failed and not jobs[part.member].cancelled()
+
+        for chunk in _chunks_of_rows([part for part in piece if wanted(part)], self._limits.chunk_rows):
+            yield  # before a chunk, not after: the last one ends its responses without waiting for another turn
+            if not any(map(wanted, chunk)):
+                continue
             logits_PV = self._head(torch.cat([part.hidden_Ph for part in chunk]))
             start = 0
             for part in chunk:
                 rows = part.hidden_Ph.shape[0]
-                if part.member not in failed:
+                if wanted(part):
                     self._emit(part, logits_PV[start : start + rows], jobs, failed)
                 start += rows
 

@@ -1,4 +1,7 @@
-"""Loads a causal model from a Hugging Face folder, a GGUF file or its folder, or a hub id. Runs no code of theirs."""
+"""Loads a causal model from a Hugging Face folder, a GGUF file or its folder, or a hub id.
+
+Reads safetensors and GGUF, never a pickle; runs code of theirs only where the operator says so.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,50 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from tokbridge.errors import InvalidConfigError
 
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_model(source: str, *, dtype: str, device: str) -> PreTrainedModel:
+def load_model(source: str, *, dtype: str, device: str, trust_remote_code: bool = False) -> PreTrainedModel:
     """A model ready for inference.
 
     Args:
         source: a folder with `config.json` and weights, a GGUF file or a folder with one, or a hub id.
         dtype: `auto` (as the checkpoint has it), `float32`, `bfloat16` or `float16`.
         device: `auto` (the first GPU, else the CPU) or a torch device.
+        trust_remote_code: run Python code that the repository brings.
 
     Raises:
-        InvalidConfigError: nothing can be loaded from there.
+        InvalidConfigError: nothing can be loaded from there, or only weights that are pickled.
     """
     gguf_path = find_gguf_file(source)
-    arguments = {} if gguf_path is None else _gguf_arguments(gguf_path)
+    # A pickle runs whatever code it holds.
+    arguments = {"use_safetensors": True} if gguf_path is None else _gguf_arguments(gguf_path)
+    _refuse_pickles(source)
     folder = source if gguf_path is None else gguf_path.parent
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=_DTYPES.get(dtype, "auto"), trust_remote_code=False, **arguments
+            folder, dtype=_DTYPES.get(dtype, "auto"), trust_remote_code=trust_remote_code, **arguments
         )
     except (OSError, ValueError, KeyError) as error:
         raise InvalidConfigError(f"No causal model can be loaded from {source!r}: {error}", field="model") from error
     model.requires_grad_(False)
     nn.Module.to(model, resolve_device(device))
     return model.eval()
+
+
+def _refuse_pickles(source: str) -> None:
+    """Raise `InvalidConfigError` for a folder whose only weights are pickled (`.bin`, `.pt`, `.pth`)."""
+    folder = Path(source)
+    if not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("*.gguf")):
+        return
+    pickled = sorted(path.name for suffix in _PICKLE_SUFFIXES for path in folder.glob(f"*{suffix}"))
+    if pickled:
+        raise InvalidConfigError(
+            f"{source!r} has weights only as a pickle ({pickled[0]}), which is never loaded. Where you trust it, "
+            "convert it once: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) writes safetensors.",
+            field="model",
+        )
 
 
 def find_gguf_file(source: str) -> Path | None:

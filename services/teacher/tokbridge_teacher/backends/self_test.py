@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tokbridge.errors import SelfTestFailedError
-from tokbridge_teacher.backends.base import SelfTestReport
+from tokbridge_teacher.backends.base import SelfTestReport, run_to_end
 from tokbridge_teacher.backends.batching import Ids, group_responses
 from tokbridge_teacher.backends.hidden_states import HiddenStates
 from tokbridge_teacher.backends.lm_head import LmHead
@@ -110,7 +110,7 @@ def _log_probs(
     """Log-probs [M + 1, V] of every response along one path."""
     parts: list[list[torch.Tensor]] = [[] for _ in prompts]
     for group in group_responses(prompts, contents, batch_tokens=1 << 20, share_prompts=share, batch=batch):
-        cache = hidden_states.prefix(group.prefix_ids, _always)
+        cache = run_to_end(hidden_states.prefix(group.prefix_ids, _always))
         for micro_batch in group.batches:
             for pieces in hidden_states.run(micro_batch, cache, len(group.prefix_ids), _always):
                 for piece in pieces:

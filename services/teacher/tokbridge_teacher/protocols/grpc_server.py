@@ -2,99 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from tokbridge.error_mapping import ERROR_TRAILER_KEY, detail_of
-from tokbridge.errors import ErrorCode, TokbridgeError
+from tokbridge.errors import DeadlineExceededError, UnauthenticatedError
 from tokbridge.registration import StudentRegistration
-from tokbridge.registration_reader import RegistrationReader
-from tokbridge.requests import ScoreRequest
+from tokbridge.registration_reader import RegistrationReader, Upload
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
-from tokbridge_teacher.faults import internal_faults, valid_request_id
+from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, GrpcAuthentication
+from tokbridge_teacher.protocols.call_records import grpc_call, grpc_request_id
+from tokbridge_teacher.protocols.grpc_errors import Context, refuse_call, typed_errors
+from tokbridge_teacher.protocols.grpc_handlers import SERVICE, add_teacher, parsed
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
+from tokbridge_teacher.request_limits import read_score_request
 from tokbridge_teacher.service import TeacherService
+from tokbridge_teacher.tls import ServerTls
+from tokbridge_teacher.upload_budget import Upload as Room
+from tokbridge_teacher.upload_budget import UploadBudget
 
-_SERVICE = teacher_pb2.DESCRIPTOR.services_by_name["Teacher"].full_name
+UPLOAD_TIMEOUT_S = 120.0
+"""For a whole registration to arrive."""
 
-STATUS_BY_CODE: dict[ErrorCode, grpc.StatusCode] = {
-    ErrorCode.UNKNOWN_STUDENT: grpc.StatusCode.NOT_FOUND,
-    ErrorCode.CONTEXT_LENGTH_EXCEEDED: grpc.StatusCode.OUT_OF_RANGE,
-    ErrorCode.LIMIT_EXCEEDED: grpc.StatusCode.OUT_OF_RANGE,
-    ErrorCode.UNSUPPORTED_MODE: grpc.StatusCode.UNIMPLEMENTED,
-    ErrorCode.UNSUPPORTED_TEMPLATE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.NON_FINITE_LOGITS: grpc.StatusCode.DATA_LOSS,
-    ErrorCode.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ErrorCode.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
-    ErrorCode.CANCELLED: grpc.StatusCode.CANCELLED,
-    ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
-    ErrorCode.SELF_TEST_FAILED: grpc.StatusCode.INTERNAL,
-}
-"""Status of every code that is not the caller's argument; all others are INVALID_ARGUMENT."""
-
-Context = grpc.aio.ServicerContext
+_CONNECTION_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 1024),
+    # A client that vanished is noticed, and its calls end.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Our client asks twice a minute whether the service still lives, also while a call waits in the queue.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+]
 
 
 class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
-    """The three calls of the contract."""
+    """The three calls of the contract; in place of a message that cannot be parsed each gets None."""
 
-    def __init__(self, service: TeacherService) -> None:
+    def __init__(self, service: TeacherService, uploads: UploadBudget) -> None:
         self._service = service
+        self._uploads = uploads
 
     async def GetTeacher(
-        self, request: teacher_pb2.GetTeacherRequest, context: Context
+        self, request: teacher_pb2.GetTeacherRequest | None, context: Context
     ) -> teacher_pb2.GetTeacherResponse:
         """Who the teacher is."""
-        return self._service.describe().to_proto()
+        async with typed_errors(context, grpc_request_id(context)):
+            parsed(request)
+            return self._service.describe().to_proto()
 
     async def RegisterStudent(
-        self, request_iterator: AsyncIterator[teacher_pb2.RegisterStudentRequest], context: Context
+        self, request_iterator: AsyncIterator[teacher_pb2.RegisterStudentRequest | None], context: Context
     ) -> teacher_pb2.RegisterStudentResponse:
         """Read a student's upload, held to the limits, and make it known."""
-        async with _typed_errors(context, valid_request_id("")):
-            reader = RegistrationReader(self._service.contract_limits)
-            async for message in request_iterator:
-                reader.feed(message)
-            registered = await self._service.register(partial(StudentRegistration.from_upload, reader.finish()))
+        request_id, caller = grpc_request_id(context), CALLER.get()
+        async with typed_errors(context, request_id):
+            observed = self._service.observer.registration(request_id, "grpc", caller)
+            with observed, self._uploads.upload() as room:
+                upload = await self._read(request_iterator, room)
+                registered = await self._service.register(partial(StudentRegistration.from_upload, upload), caller)
             return registration_message(registered)
 
-    async def Score(
-        self, request: teacher_pb2.ScoreRequest, context: Context
-    ) -> AsyncGenerator[teacher_pb2.ScoreResponse]:
-        """Stream the rows of one response, then the trailer."""
-        request_id = valid_request_id(request.request_id)
-        async with _typed_errors(context, request_id):
-            score_request = replace(ScoreRequest.from_proto(request), request_id=request_id)
-            async with aclosing(score_messages(self._service, request.student_id, score_request)) as messages:
-                async for message in messages:
-                    yield message
+    async def _read(self, messages: AsyncIterator[teacher_pb2.RegisterStudentRequest | None], room: Room) -> Upload:
+        reader = RegistrationReader(self._service.contract_limits)
+        try:
+            async with asyncio.timeout(UPLOAD_TIMEOUT_S):
+                async for received in messages:
+                    message = parsed(received)
+                    self._uploads.take(room, len(message.chunk))
+                    reader.feed(message)
+        except TimeoutError:
+            raise DeadlineExceededError(f"The upload was not complete after {UPLOAD_TIMEOUT_S:g} seconds.") from None
+        return reader.finish()
+
+    async def Score(self, request: teacher_pb2.ScoreRequest | None, context: Context) -> None:
+        """Stream the rows of one response, then the trailer.
+
+        A write ends when the connection has room for it, so a caller that reads slowly holds back its own stream. A
+        caller that leaves, or its deadline, cancels this coroutine.
+        """
+        request_id = grpc_request_id(context, request.request_id if request else "")
+        call, caller = grpc_call(context), CALLER.get()
+        async with typed_errors(context, request_id):
+            with self._service.observer.reading(request_id, caller, call):
+                message = parsed(request)
+                score_request = replace(read_score_request(message, self._service.limits), request_id=request_id)
+            messages = score_messages(
+                self._service, message.student_id, score_request, caller, _deadline_s(context), call
+            )
+            async with aclosing(messages):
+                async for part in messages:
+                    await context.write(part)
 
 
 class GrpcServer:
     """One listening gRPC server with health and reflection."""
 
-    def __init__(self, service: TeacherService, *, host: str, port: int, max_message_bytes: int) -> None:
-        options = [
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
-            ("grpc.so_reuseport", 0),
-        ]
-        self._server = grpc.aio.server(options=options)
+    def __init__(
+        self,
+        service: TeacherService,
+        *,
+        host: str,
+        port: int,
+        max_message_bytes: int,
+        max_calls: int | None = None,
+        uploads: UploadBudget | None = None,
+        authenticator: Authenticator | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """Bind the port.
+
+        Args:
+            max_message_bytes: of one message, after decompression.
+            max_calls: calls under way at once; more are refused with RESOURCE_EXHAUSTED. None: no bound.
+            uploads: room for all registrations that arrive; None: no more bound than that on one.
+            authenticator: without one, everybody may call.
+            tls: without it, nothing is encrypted.
+        """
+        sizes = [("grpc.max_receive_message_length", max_message_bytes)]
+        sizes += [("grpc.max_send_message_length", max_message_bytes)]
+        self._server = grpc.aio.server(
+            options=[*sizes, *_CONNECTION_OPTIONS],
+            interceptors=[] if authenticator is None else [GrpcAuthentication(authenticator, _refuse)],
+            maximum_concurrent_rpcs=max_calls,
+        )
         self._health = HealthServicer()
-        teacher_pb2_grpc.add_TeacherServicer_to_server(TeacherServicer(service), self._server)
+        servicer = TeacherServicer(service, uploads or UploadBudget(sys.maxsize))
+        add_teacher(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        self.port = self._server.add_insecure_port(f"{host}:{port}")
+        address = f"{host}:{port}"
+        self.port = (
+            self._server.add_insecure_port(address)
+            if tls is None
+            else self._server.add_secure_port(address, tls.for_grpc())
+        )
 
     async def start(self) -> None:
         """Listen; health says NOT_SERVING until `set_serving`."""
@@ -104,7 +156,7 @@ class GrpcServer:
     async def set_serving(self, serving: bool) -> None:
         """What the health service answers for the process and for the teacher."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", _SERVICE):
+        for name in ("", SERVICE):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
@@ -112,13 +164,11 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-@asynccontextmanager
-async def _typed_errors(context: Context, request_id: str) -> AsyncIterator[None]:
-    """End the call with the status of a typed error and its serialized detail in the trailing metadata."""
-    try:
-        with internal_faults(request_id):
-            yield
-    except TokbridgeError as error:
-        detail: Any = detail_of(error, request_id).SerializeToString()
-        status = STATUS_BY_CODE.get(error.code, grpc.StatusCode.INVALID_ARGUMENT)
-        await context.abort(status, error.message, trailing_metadata=((ERROR_TRAILER_KEY, detail),))
+def _deadline_s(context: Context) -> float | None:
+    """The call's deadline on `time.monotonic`; None if it has none."""
+    remaining_s = context.time_remaining()
+    return None if remaining_s is None else time.monotonic() + remaining_s
+
+
+async def _refuse(context: Context, error: UnauthenticatedError) -> None:
+    await refuse_call(context, error, grpc_request_id(context))

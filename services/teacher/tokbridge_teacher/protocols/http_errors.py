@@ -1,26 +1,24 @@
-"""Typed errors as HTTP answers, and the limit on bodies."""
+"""Typed errors as HTTP answers."""
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from google.protobuf.json_format import MessageToDict
 from pydantic import BaseModel, ValidationError
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokbridge.error_mapping import RETRY_AFTER_DETAIL, detail_of
 from tokbridge.errors import (
     ErrorCode,
     InvalidRequestError,
-    LimitExceededError,
     MalformedConversationError,
     TokbridgeError,
 )
-from tokbridge_teacher.faults import valid_request_id
-
-REQUEST_ID_HEADER = "x-request-id"
+from tokbridge.json_text import check_num_values
+from tokbridge_teacher.protocols.call_records import http_request_id
 
 STATUS_BY_CODE: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN_STUDENT: 404,
@@ -29,6 +27,7 @@ STATUS_BY_CODE: dict[ErrorCode, int] = {
     ErrorCode.UNSUPPORTED_MODE: 422,
     ErrorCode.UNSUPPORTED_TEMPLATE: 501,
     ErrorCode.CANCELLED: 499,
+    ErrorCode.UNAUTHENTICATED: 401,
     ErrorCode.OVERLOADED: 429,
     ErrorCode.SHUTTING_DOWN: 503,
     ErrorCode.DEADLINE_EXCEEDED: 504,
@@ -43,9 +42,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 def request_id_of(request: Request) -> str:
     """The caller's `x-request-id`, or a new one; the same at every call for one request."""
-    if not hasattr(request.state, "request_id"):
-        request.state.request_id = valid_request_id(request.headers.get(REQUEST_ID_HEADER, ""))
-    return request.state.request_id
+    return http_request_id(request.scope)
 
 
 def error_response(error: TokbridgeError, request_id: str) -> JSONResponse:
@@ -55,7 +52,7 @@ def error_response(error: TokbridgeError, request_id: str) -> JSONResponse:
     )
     headers = {}
     if RETRY_AFTER_DETAIL in error.details:
-        headers["retry-after"] = str(max(1, round(float(error.details[RETRY_AFTER_DETAIL]))))
+        headers["retry-after"] = str(max(1, math.ceil(float(error.details[RETRY_AFTER_DETAIL]))))
     return JSONResponse(body, status_code=STATUS_BY_CODE.get(error.code, 400), headers=headers)
 
 
@@ -73,6 +70,10 @@ def parse_json(model: type[Body], text: bytes) -> Body:
         InvalidRequestError: another field is; it is named.
     """
     try:
+        check_num_values(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"The body holds {error}.", field="body") from error
+    try:
         return model.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -82,48 +83,3 @@ def parse_json(model: type[Body], text: bytes) -> Body:
         if path and path[0] == "messages":
             raise MalformedConversationError(reason, field=field) from error
         raise InvalidRequestError(reason, field=field) from error
-
-
-class BodyLimit:
-    """ASGI middleware that refuses a body above a limit before anything parses it."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body up to the limit, then hand it on whole."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        body = await self._read(scope, receive)
-        if body is None:
-            error = LimitExceededError(
-                f"The body is larger than {self._max_bytes} bytes.", name="max_message_bytes", limit=self._max_bytes
-            )
-            await error_response(error, valid_request_id(""))(scope, receive, send)
-            return
-        await self._app(scope, _replay(body, receive), send)
-
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body; None as soon as it is known to be too large."""
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self._max_bytes:
-            return None
-        body = bytearray()
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > self._max_bytes:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replay

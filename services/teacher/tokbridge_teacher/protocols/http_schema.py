@@ -11,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from tokbridge.description import Limits
 from tokbridge.modes import Routing, Spanning
 from tokbridge.registration import StudentRegistration
-from tokbridge.registration_reader import check_name
+from tokbridge.registration_reader import check_name, check_within
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary
 from tokbridge.targets import RowCase, RowFlag, TargetRows
 from tokbridge.tokenizer_files import TokenizerFiles
 from tokbridge.tokenizer_profile import profile_from_files
+from tokbridge.v1 import teacher_pb2
+from tokbridge.vocabulary_wire import check_token_lengths
 
 LogProb = float | None
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
@@ -53,8 +55,8 @@ class ScoreBody(BaseModel):
     top_k: int = Field(default=0, ge=0, le=65535, description="Cells a row at most; 0: the service's default.")
     mass: float = Field(default=0.0, description="Mass the cells must cover; 0: the service's default; 1: no limit.")
 
-    def to_request(self, request_id: str) -> ScoreRequest:
-        """The protocol-free request, checked exactly as one that came as protobuf."""
+    def to_proto(self, request_id: str) -> teacher_pb2.ScoreRequest:
+        """The message that a client of the contract would send; errors as `ScoreRequest.to_proto`."""
         request = ScoreRequest(
             messages=[message.model_dump(exclude_none=True) for message in self.messages],
             response=self.response.encode(),
@@ -69,7 +71,7 @@ class ScoreBody(BaseModel):
             mass=self.mass,
             request_id=request_id,
         )
-        return ScoreRequest.from_proto(request.to_proto(self.student_id))
+        return request.to_proto(self.student_id)
 
 
 class StudentBody(BaseModel):
@@ -91,11 +93,16 @@ class StudentBody(BaseModel):
             LimitExceededError: it is larger than the service takes.
         """
         check_name(self.name)
+        check_within("tokenizer_json_bytes", len(self.tokenizer_json), limits.max_vocabulary_bytes)
         files = TokenizerFiles(self.name, self.tokenizer_json, generation_config={"eos_token_id": self.stop_ids})
         profile = profile_from_files(files, self.head_size, max_vocabulary_size=limits.max_vocabulary_size)
+        vocabulary = profile.vocabulary
+        check_token_lengths(vocabulary.lengths)
+        num_bytes = int(vocabulary.content_lengths.sum()) + len(self.tokenizer_json.encode())
+        check_within("max_vocabulary_bytes", num_bytes, limits.max_vocabulary_bytes)
         registration = StudentRegistration(
             name=self.name,
-            vocabulary=profile.vocabulary,
+            vocabulary=vocabulary,
             stop_ids=frozenset(self.stop_ids),
             turn_end_id=self.stop_ids[0],
             tokenizer_json=self.tokenizer_json,

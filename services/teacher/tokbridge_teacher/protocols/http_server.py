@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -29,8 +31,12 @@ from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary
 from tokbridge.v1 import teacher_pb2
 from tokbridge_teacher.faults import internal_faults
+from tokbridge_teacher.observability.calls import CallRecord
 from tokbridge_teacher.protocols import http_protobuf
-from tokbridge_teacher.protocols.http_errors import BodyLimit, answer_typed_error, parse_json, request_id_of
+from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, HttpAuthentication
+from tokbridge_teacher.protocols.body_limits import BodyLimit
+from tokbridge_teacher.protocols.call_records import RequestIds, http_call
+from tokbridge_teacher.protocols.http_errors import answer_typed_error, parse_json, request_id_of
 from tokbridge_teacher.protocols.http_schema import (
     ErrorBody,
     RegisteredAnswer,
@@ -42,15 +48,40 @@ from tokbridge_teacher.protocols.http_schema import (
     summary_to_json,
 )
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
+from tokbridge_teacher.request_limits import read_score_request
 from tokbridge_teacher.service import TeacherService
+from tokbridge_teacher.settings import RequestLimits
+from tokbridge_teacher.upload_budget import UploadBudget
+
+Answer = TypeVar("Answer")
 
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
 
 
-def build_http_app(service: TeacherService, *, max_message_bytes: int) -> FastAPI:
-    """The HTTP application of one service."""
+def build_http_app(
+    service: TeacherService,
+    *,
+    max_message_bytes: int,
+    uploads: UploadBudget | None = None,
+    authenticator: Authenticator | None = None,
+) -> FastAPI:
+    """The HTTP application of one service.
+
+    Args:
+        max_message_bytes: of one body.
+        uploads: room for all bodies that are held; None: no more bound than that on one.
+        authenticator: without one, everybody may call.
+    """
     app = FastAPI(title="tokbridge teacher", version=__version__, responses=_ERRORS)
-    app.add_middleware(BodyLimit, max_bytes=max_message_bytes)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=max_message_bytes,
+        uploads=uploads or UploadBudget(sys.maxsize),
+        observer=service.observer,
+    )
+    if authenticator is not None:
+        app.add_middleware(HttpAuthentication, authenticator=authenticator)
+    app.add_middleware(RequestIds)  # the last one added is asked first
     app.add_exception_handler(TokbridgeError, answer_typed_error)
     _add_teacher_routes(app, service)
     _add_operator_routes(app, service)
@@ -69,16 +100,13 @@ def _add_teacher_routes(app: FastAPI, service: TeacherService) -> None:
         openapi_extra=_body(StudentBody),
     )
     async def students(request: Request) -> Response:
-        with internal_faults(request_id_of(request)):
+        with service.observer.registration(request_id_of(request), "http", CALLER.get()):
             return await _register(service, request)
 
     @app.post("/v1/score", summary="Score one turn.", response_model=ScoreAnswer, openapi_extra=_body(ScoreBody))
     async def score(request: Request) -> Response:
         with internal_faults(request_id_of(request)):
-            student_id, score_request = await _score_request(request)
-            if http_protobuf.wants_protobuf(request):
-                return await _streamed(score_messages(service, student_id, score_request))
-            return await _unless_disconnected(request, _collected(service, student_id, score_request))
+            return await _score(service, request)
 
 
 def _add_operator_routes(app: FastAPI, service: TeacherService) -> None:
@@ -86,11 +114,15 @@ def _add_operator_routes(app: FastAPI, service: TeacherService) -> None:
     async def healthz() -> str:
         return "ok\n"
 
-    @app.get("/readyz", summary="The self-test passed and the service is not stopping.")
+    @app.get(
+        "/readyz",
+        summary="The self-test passed and the service is not stopping.",
+        response_class=PlainTextResponse,
+    )
     async def readyz() -> PlainTextResponse:
         return PlainTextResponse("ready\n" if service.ready else "not ready\n", 200 if service.ready else 503)
 
-    @app.get("/metrics", summary="Counters in the Prometheus text format.")
+    @app.get("/metrics", summary="Counters in the Prometheus text format.", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
@@ -99,31 +131,45 @@ async def _register(service: TeacherService, request: Request) -> Response:
     content = await request.body()
     if http_protobuf.sends_protobuf(request):
         upload = http_protobuf.parse_upload(content, service.contract_limits)
-        registered = await service.register(partial(StudentRegistration.from_upload, upload))
+        registered = await service.register(partial(StudentRegistration.from_upload, upload), CALLER.get())
     else:
         body = parse_json(StudentBody, content)
-        registered = await service.register(partial(body.to_registration, service.contract_limits))
+        registered = await service.register(partial(body.to_registration, service.contract_limits), CALLER.get())
     answer = registration_message(registered)
     if http_protobuf.wants_protobuf(request):
         return Response(answer.SerializeToString(), media_type=http_protobuf.MEDIA_TYPE)
     return JSONResponse(_to_dict(answer))
 
 
-async def _score_request(request: Request) -> tuple[str, ScoreRequest]:
+async def _score(service: TeacherService, request: Request) -> Response:
+    call, caller = http_call(request.scope), CALLER.get()
+    with service.observer.reading(request_id_of(request), caller, call):
+        student_id, score_request = await _score_request(request, service.limits)
+    if http_protobuf.wants_protobuf(request):
+        return await _streamed(request, score_messages(service, student_id, score_request, caller, None, call))
+    return await _unless_disconnected(request, _collected(service, student_id, score_request, call))
+
+
+async def _score_request(request: Request, limits: RequestLimits) -> tuple[str, ScoreRequest]:
     """Student id and request of a body in either form."""
     content = await request.body()
     request_id = request_id_of(request)
     if http_protobuf.sends_protobuf(request):
         message = http_protobuf.parse_score_request(content)
-        score_request = ScoreRequest.from_proto(message)
-        return message.student_id, replace(score_request, request_id=score_request.request_id or request_id)
+        score_request = read_score_request(message, limits)
+        request.state.request_id = score_request.request_id or request_id
+        return message.student_id, replace(score_request, request_id=request.state.request_id)
     body = parse_json(ScoreBody, content)
-    return body.student_id, body.to_request(request_id)
+    return body.student_id, read_score_request(body.to_proto(request_id), limits)
 
 
-async def _streamed(messages: AsyncGenerator[teacher_pb2.ScoreResponse]) -> Response:
+async def _streamed(request: Request, messages: AsyncGenerator[teacher_pb2.ScoreResponse]) -> Response:
     """A stream of messages, once the first is there: until then an error still has its own status."""
-    first = await anext(messages)
+    try:
+        first = await _unless_disconnected(request, anext(messages))
+    except BaseException:
+        await messages.aclose()
+        raise
 
     async def rest() -> AsyncGenerator[bytes]:
         async with aclosing(messages):
@@ -134,19 +180,23 @@ async def _streamed(messages: AsyncGenerator[teacher_pb2.ScoreResponse]) -> Resp
     return StreamingResponse(rest(), media_type=http_protobuf.MEDIA_TYPE)
 
 
-async def _collected(service: TeacherService, student_id: str, request: ScoreRequest) -> JSONResponse:
+async def _collected(service: TeacherService, student_id: str, request: ScoreRequest, call: CallRecord) -> JSONResponse:
     """The whole answer as JSON."""
     rows: list[RowBody] = []
-    async with aclosing(service.score(student_id, request)) as parts:
+    async with aclosing(service.score(student_id, request, CALLER.get(), None, call)) as parts:
         async for part in parts:
+            started_s = time.monotonic()
             if isinstance(part, ScoreSummary):
                 answer = ScoreAnswer(request_id=request.request_id, rows=rows, summary=summary_to_json(part))
-                return JSONResponse(answer.model_dump())
+                response = JSONResponse(answer.model_dump())
+                call.encoded(started_s, time.monotonic(), len(response.body))
+                return response
             rows.extend(rows_to_json(part))
+            call.encoded(started_s, time.monotonic(), 0)
     raise AssertionError("a service that raises no error ends with a summary")
 
 
-async def _unless_disconnected(request: Request, answer: Any) -> Response:
+async def _unless_disconnected(request: Request, answer: Awaitable[Answer]) -> Answer:
     """Await an answer, but stop the work on it as soon as the client has gone (a handler would run to its end)."""
     work = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_disconnected(request))
@@ -158,6 +208,7 @@ async def _unless_disconnected(request: Request, answer: Any) -> Response:
     finally:
         for task in (work, gone):
             task.cancel()
+        await asyncio.wait((work, gone))
 
 
 async def _disconnected(request: Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
@@ -10,24 +11,35 @@ from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary
 from tokbridge.v1 import teacher_pb2
 from tokbridge.wire import checksum, encode_rows
+from tokbridge_teacher.callers import ANONYMOUS, Caller
+from tokbridge_teacher.observability.calls import CallRecord
 from tokbridge_teacher.routing.statistics import RoutingStatistics
 from tokbridge_teacher.service import Registered, TeacherService
 
 
 async def score_messages(
-    service: TeacherService, student_id: str, request: ScoreRequest
+    service: TeacherService,
+    student_id: str,
+    request: ScoreRequest,
+    caller: Caller = ANONYMOUS,
+    deadline_s: float | None = None,
+    call: CallRecord | None = None,
 ) -> AsyncGenerator[teacher_pb2.ScoreResponse]:
     """Rows as they are computed, then the trailer with their number and checksum; errors as `TeacherService.score`."""
+    call = call or CallRecord()
     num_rows, checksum_so_far = 0, 0
-    async with aclosing(service.score(student_id, request)) as parts:
+    async with aclosing(service.score(student_id, request, caller, deadline_s, call)) as parts:
         async for part in parts:
+            started_s = time.monotonic()
             if isinstance(part, ScoreSummary):
-                yield teacher_pb2.ScoreResponse(trailer=part.to_proto(num_rows, checksum_so_far))
+                message = teacher_pb2.ScoreResponse(trailer=part.to_proto(num_rows, checksum_so_far))
             else:
                 rows = encode_rows(part)
                 num_rows += part.num_rows
                 checksum_so_far = checksum(rows, checksum_so_far)
-                yield teacher_pb2.ScoreResponse(rows=rows)
+                message = teacher_pb2.ScoreResponse(rows=rows)
+            call.encoded(started_s, time.monotonic(), message.ByteSize())
+            yield message
 
 
 def registration_message(registered: Registered) -> teacher_pb2.RegisterStudentResponse:

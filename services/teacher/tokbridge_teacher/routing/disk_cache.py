@@ -1,15 +1,19 @@
 """Compiled routes on disk: one `.npz` per pair, named by the content it was compiled from.
 
-Knows the file format and nothing of how routes are made. Files are written whole or not at all, and read without
-pickle.
+Knows the file format and nothing of how routes are made. Files are written whole or not at all, read without pickle,
+and checked against their own digest. The folder is bounded; several processes may share it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
+import time
 import zipfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +24,14 @@ from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.byte_order import ByteOrder
 from tokbridge_teacher.routing.router import UNMAPPED, Router
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raise it whenever the meaning of the arrays, or what φ gives, changes."""
+
+DEFAULT_CACHE_BYTES = 1 << 30
+_STALE_S = 3600.0
+"""A temporary file of this age is one that a killed process left."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,40 +55,103 @@ def pair_key(teacher: ByteVocabulary, student: ByteVocabulary, router: Router) -
 
 
 class RoutingCache:
-    """A folder of compiled routes; without a folder it holds nothing."""
+    """A folder of compiled routes of bounded size; without a folder it holds nothing."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._folder = folder
+        self._max_bytes = max_bytes
 
     def load(self, key: str, teacher: ByteVocabulary, student: ByteVocabulary) -> CompiledRoutes | None:
         """The routes under `key`; None if they are not there or the file is damaged."""
         if self._folder is None:
             return None
+        path = _path(self._folder, key)
         try:
-            with np.load(self._path(self._folder, key), allow_pickle=False) as arrays:
-                phi, ids_by_rank = arrays["phi"], arrays["teacher_ids_by_rank"]
+            with np.load(path, allow_pickle=False) as arrays:
+                phi, ids_by_rank, digest = arrays["phi"], arrays["teacher_ids_by_rank"], arrays["digest"]
+            if digest.tobytes() != _digest(key, phi, ids_by_rank):
+                raise ValueError("its digest is another")
             _check_phi(phi, teacher, student)
-            return CompiledRoutes(phi, ByteOrder(teacher, ids_by_rank))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            routes = CompiledRoutes(phi, ByteOrder(teacher, ids_by_rank))
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            _log.warning("%s is damaged and made anew: %s", path, error)
+            return None
+        _touch(path)
+        return routes
 
     def store(self, key: str, routes: CompiledRoutes) -> None:
-        """Write the routes, replacing what was there in one step."""
+        """Write the routes in one step and make room; a folder that cannot be written is logged and does no harm."""
         if self._folder is None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self._folder, suffix=".tmp")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write(self._folder, key, routes)
+            self._make_room(self._folder, key)
+        except OSError as error:
+            _log.warning("routes are not kept in %s: %s", self._folder, error.strerror)
+
+    def _write(self, folder: Path, key: str, routes: CompiledRoutes) -> None:
+        phi, ids_by_rank = routes.phi, routes.teacher_order.ids_by_rank
+        digest = np.frombuffer(_digest(key, phi, ids_by_rank), np.uint8)
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=_TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, phi=routes.phi, teacher_ids_by_rank=routes.teacher_order.ids_by_rank)
-            os.replace(temporary, self._path(self._folder, key))
+                np.savez(file, phi=phi, teacher_ids_by_rank=ids_by_rank, digest=digest)
+            os.replace(temporary, _path(folder, key))
         except OSError:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    @staticmethod
-    def _path(folder: Path, key: str) -> Path:
-        return folder / f"{key}.npz"
+    def _make_room(self, folder: Path, newest: str) -> None:
+        """Delete files not used for longest until the rest fits, and what killed processes left."""
+        now = time.time()
+        for path, stat in _files(folder, _TEMPORARY):
+            if now - stat.st_mtime > _STALE_S:
+                path.unlink(missing_ok=True)
+        files = sorted(_files(folder, _SUFFIX), key=lambda file: file[1].st_mtime_ns)
+        excess = sum(stat.st_size for _, stat in files) - self._max_bytes
+        for path, stat in files:
+            if excess <= 0:
+                return
+            if path != _path(folder, newest) or stat.st_size > self._max_bytes:
+                path.unlink(missing_ok=True)
+                excess -= stat.st_size
+
+
+_SUFFIX = ".npz"
+_TEMPORARY = ".tmp"
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"{key}{_SUFFIX}"
+
+
+def _files(folder: Path, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+    """Files that are still there; another process may delete them at any time."""
+    for path in folder.glob(f"*{suffix}"):
+        try:
+            yield path, path.stat()
+        except FileNotFoundError:
+            continue
+
+
+def _touch(path: Path) -> None:
+    """Mark a file as used now; in a folder that is only read it keeps its age."""
+    try:
+        os.utime(path)
+    except OSError:
+        _log.debug("%s cannot be marked as used", path)
+
+
+def _digest(key: str, phi: NDArray[np.int32], ids_by_rank: NDArray[np.int32]) -> bytes:
+    """SHA-256 over the arrays and over what they are routes of: a file under another's name is none either."""
+    digest = hashlib.sha256(key.encode())
+    for array in (phi, ids_by_rank):
+        digest.update(str(array.dtype).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()
 
 
 def _check_phi(phi: NDArray[np.int32], teacher: ByteVocabulary, student: ByteVocabulary) -> None:

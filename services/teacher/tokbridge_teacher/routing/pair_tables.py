@@ -21,7 +21,7 @@ from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.bounded_cache import BoundedCache
 from tokbridge_teacher.routing.byte_order import ByteOrder
 from tokbridge_teacher.routing.device_tables import DeviceTables
-from tokbridge_teacher.routing.disk_cache import CompiledRoutes, RoutingCache, pair_key
+from tokbridge_teacher.routing.disk_cache import DEFAULT_CACHE_BYTES, CompiledRoutes, RoutingCache, pair_key
 from tokbridge_teacher.routing.interior_routes import InteriorRoutes
 from tokbridge_teacher.routing.router import UNMAPPED, Router
 from tokbridge_teacher.routing.statistics import RoutingStatistics, count_routes
@@ -87,6 +87,7 @@ def compile_pair(
     *,
     student_encoder: ContentTokenizer | None,
     cache_folder: Path | None,
+    max_cache_bytes: int = DEFAULT_CACHE_BYTES,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PairTables:
     """Compile φ of a pair, or read it from `cache_folder` (a file that is missing or damaged is written anew).
@@ -96,7 +97,7 @@ def compile_pair(
     """
     started = clock()
     router = Router(student, routing, student_encoder)
-    cache = RoutingCache(cache_folder)
+    cache = RoutingCache(cache_folder, max_cache_bytes)
     key = pair_key(teacher, student, router)
     routes = cache.load(key, teacher, student)
     from_cache = routes is not None
