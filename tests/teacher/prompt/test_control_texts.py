@@ -41,7 +41,9 @@ def test_all_named_tokenizers_exist():
     assert set(WITH_TEMPLATE) <= set(REAL_TOKENIZERS)
 
 
-@pytest.mark.parametrize("name", WITH_TEMPLATE)
+@pytest.mark.parametrize(
+    "name", [WITH_TEMPLATE[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in WITH_TEMPLATE[1:])]
+)
 def test_no_control_text_of_a_conversation_becomes_a_control_token(name):
     profile, tokenizer = real_profile(name), real_content_tokenizer(name)
     neutral = control_ids_of_prompt(profile, tokenizer, "word")
