@@ -136,8 +136,9 @@ async def measure(arguments: argparse.Namespace) -> list[tuple[float, float, int
     async with served_over_grpc(built.service, 1 << 26) as target:
         command = [__file__, "--load", target, "--clients", str(arguments.clients)]
         command += ["--requests", str(arguments.requests), "--words", str(arguments.words)]
-        pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-        process = await asyncio.create_subprocess_exec(sys.executable, *command, **pipes)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -299,6 +299,30 @@ async def test_a_replica_that_comes_back_as_another_teacher_ends_the_run_whoever
             await client.score(await other_request(request))
 
 
+async def test_a_replica_that_disagreed_and_was_taken_out_is_no_fault_any_more():
+    teachers = [named("a"), named("b")]
+    async with AsyncExitStack() as first:
+        port = await first.enter_async_context(serving(teachers[0]))
+        async with serving(teachers[1]) as other:
+            targets = [f"127.0.0.1:{port}", f"127.0.0.1:{other}"]
+            async with TeacherClient(targets, retry=QUICK, breaker=BREAKER) as client:
+                await client.connect(make_student())
+                request = await conversation_for(client, teachers[0])
+                teachers[0].script.extend([GONE] * 3)
+                teachers[0].description = replace(TEACHER, instance_id="c", model="another")
+                with pytest.raises(TeacherMismatchError):
+                    await score_until_error(client, request)
+                await first.aclose()
+                for _ in range(200):
+                    try:
+                        await client.score(request)
+                    except TeacherMismatchError:
+                        await asyncio.sleep(0.02)
+                    else:
+                        return
+    raise AssertionError("the run is held up by a replica that is gone")
+
+
 async def score_until_error(client, request):
     for _ in range(1000):
         await client.score(request)

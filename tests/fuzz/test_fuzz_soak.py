@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import grpc
@@ -22,6 +21,7 @@ import pytest
 from support.fuzzed_teacher import valid_bodies, valid_requests
 from support.hostile_calls import HostileCaller
 from support.hostile_http import HostileHttpCaller
+from support.process_gauges import resident_bytes
 from support.teacher_process import TeacherProcess, running_teacher
 from support.tiny_models import TINY_TEACHER, save_tiny_model
 
@@ -31,10 +31,6 @@ HTTP_SHARE = 0.3
 CALLERS = 4
 MAX_GROWTH_BYTES = 48 << 20
 """Of resident memory over the second half of the calls; caches and the allocator's arenas fill in the first."""
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Soak:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -18,7 +19,7 @@ from tokbridge.registration import StudentRegistration
 from tokbridge.v1 import teacher_pb2
 
 TIMEOUT_S = 60.0
-"""No call may take longer, on however busy a machine."""
+"""Far longer than a call takes when no others go on."""
 
 _FAULTS = {"INTERNAL", "UNKNOWN", "UNAVAILABLE", "DEADLINE_EXCEEDED", "DATA_LOSS", "CANCELLED", "UNIMPLEMENTED"}
 
@@ -31,12 +32,16 @@ class HostileCaller:
         channel: grpc.Channel,
         requests: Iterable[teacher_pb2.ScoreRequest],
         registration: StudentRegistration,
+        metadata: Sequence[tuple[str, str]] = (),
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
+        """`metadata` goes with every call; none may take longer than `timeout_s`."""
         self._score = channel.unary_stream("/tokbridge.v1.Teacher/Score")
         self._register = channel.stream_unary("/tokbridge.v1.Teacher/RegisterStudent")
         self._describe = channel.unary_unary("/tokbridge.v1.Teacher/GetTeacher")
         self._requests = list(requests)
         self._registration = registration
+        self._sent: dict[str, Any] = {"timeout": timeout_s, "metadata": tuple(metadata)}
         self._upload = list(registration.to_messages())
         self.outcomes: Counter[str] = Counter()
         """Answers and errors so far, by kind of input and code."""
@@ -56,7 +61,7 @@ class HostileCaller:
 
     def register(self) -> str:
         """The valid registration, again: the service may have forgotten it."""
-        answer = self._register(iter([m.SerializeToString() for m in self._upload]), timeout=TIMEOUT_S)
+        answer = self._register(iter([m.SerializeToString() for m in self._upload]), **self._sent)
         return teacher_pb2.RegisterStudentResponse.FromString(answer).student_id
 
     def _broken_score(self, random: Random) -> str:
@@ -113,13 +118,13 @@ class HostileCaller:
         return call(content)
 
     def _scored(self, message: bytes) -> str:
-        return _outcome(lambda: list(self._score(message, timeout=TIMEOUT_S)), message)
+        return _outcome(lambda: list(self._score(message, **self._sent)), message)
 
     def _uploaded(self, messages: list[bytes]) -> str:
-        return _outcome(lambda: self._register(iter(messages), timeout=TIMEOUT_S), *messages)
+        return _outcome(lambda: self._register(iter(messages), **self._sent), *messages)
 
     def _described(self, message: bytes) -> str:
-        return _outcome(lambda: self._describe(message, timeout=TIMEOUT_S), message)
+        return _outcome(lambda: self._describe(message, **self._sent), message)
 
 
 def _chunks(content: bytes) -> list[teacher_pb2.RegisterStudentRequest]:

@@ -39,13 +39,14 @@ def served_over_http(
     max_message_bytes: int = 1 << 22,
     *,
     max_connections: int = 1024,
+    read_timeout_s: float = 300.0,
     tls: ServerTls | None = None,
     **limits: Any,
 ) -> Iterator[str]:
     """URL of an HTTP server in a thread of its own; `limits` are those of `build_http_app`."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = build_http_app(service, max_message_bytes=max_message_bytes, **limits)
-    server = uvicorn.Server(http_config(app, max_connections=max_connections, tls=tls))
+    server = uvicorn.Server(http_config(app, max_connections=max_connections, read_timeout_s=read_timeout_s, tls=tls))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:

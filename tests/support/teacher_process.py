@@ -64,13 +64,14 @@ def start_teacher(
     model: Path | str,
     log: Path,
     *options: str,
+    http_port: int = 0,
     grpc_port: int = 0,
     timeout_s: float = 120.0,
     env: Mapping[str, str] | None = None,
 ) -> TeacherProcess:
     """Start a service and wait until it is ready; raises with the end of its log when it is not in time."""
     command = [sys.executable, "-m", "tokbridge_cli.main", "teacher", "serve", str(model)]
-    command += ["--port", "0", "--grpc-port", str(grpc_port), *options]
+    command += ["--port", str(http_port), "--grpc-port", str(grpc_port), *options]
     with log.open("w") as stderr:
         process = subprocess.Popen(
             command,

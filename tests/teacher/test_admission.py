@@ -172,3 +172,11 @@ def test_the_drain_rate_follows_a_change():
             now += 1
             rate.observe(now, busy=True, tokens_left=per_second)
         assert rate.seconds_for(1000) == pytest.approx(1000 / expected, rel=0.05)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1000.0])
+def test_shares_weigh_callers_against_each_other_and_their_unit_means_nothing(scale):
+    admission, scaled = Admission(LIMITS), Admission(LIMITS)
+    for name, share in (("flooder", 1.0), ("newcomer", 1.0), ("small", 0.1)):
+        expected = admitted_in_a_wave(admission, Caller(name, share), Cost())
+        assert len(admitted_in_a_wave(scaled, Caller(name, scale * share), Cost())) == len(expected)

@@ -97,6 +97,18 @@ def test_a_key_file_is_read_again_when_it_changes_and_kept_when_it_breaks(tmp_pa
     assert not any(key in caplog.text for key in (LARGE_KEY, SMALL_KEY, OTHER_KEY))
 
 
+def test_a_key_file_is_read_again_whatever_its_time_says(tmp_path):
+    path, now = tmp_path / "keys", [0.0]
+    path.write_text(f"other:1:{OTHER_KEY}\n")
+    ring = KeyFile(path, clock=lambda: now[0])
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_text(f"other:1:{OTHER_KEY[::-1]}\n")
+    os.utime(path, ns=times)  # as `cp --preserve` and `rsync --times` do
+    now[0] += RELOAD_S
+    assert ring.caller(OTHER_KEY) is None
+    assert ring.caller(OTHER_KEY[::-1]) is not None
+
+
 def test_keys_come_from_a_file_or_from_the_environment(tmp_path):
     path = tmp_path / "keys"
     path.write_text(KEY_FILE)

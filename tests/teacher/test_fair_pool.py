@@ -18,7 +18,7 @@ class HeldPool:
     """A pool of one thread that is busy until `go` is set, and a record of what ran after that."""
 
     def __init__(self) -> None:
-        self.pool = FairPool(1)
+        self.pool = FairPool(1, "test")
         self.go = threading.Event()
         self.ran: list[str] = []
         begun = threading.Event()

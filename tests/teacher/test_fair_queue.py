@@ -121,15 +121,3 @@ def test_what_is_removed_before_its_turn_is_not_charged(keep):
     names = [work.caller.name for work in queue.in_order()]
     both = 2 * min(sum(keep), len(keep))
     assert abs(names[:both].count("a") - names[:both].count("b")) <= 1
-
-
-def test_a_filter_skips_without_charging():
-    queue: FairQueue[Work] = FairQueue()
-    a, b = Caller("a"), Caller("b")
-    large = Work(a, 1000)
-    small = [Work(a, 10), Work(a, 10)]
-    for work in (large, *small, Work(b, 10), Work(b, 10)):
-        queue.push(work)
-    order = list(queue.in_order(lambda work: work.num_tokens < 100))
-    assert large not in order
-    assert [work.caller.name for work in order] == ["a", "b", "a", "b"]

@@ -1,16 +1,22 @@
 """Tokenizers of callers that would keep a thread busy for hours, or fill the memory."""
 
+import gc
 import json
+import os
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tokbridge.errors import InvalidVocabularyError
+from tokbridge.modes import Routing
 from tokbridge.tokenizer_agreement import check_same_vocabulary
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher import segmentation
 from tokbridge_teacher.segmentation import ContentTokenizer
+from tokbridge_teacher.students import StudentRegistry, pair_compiler
 
 
 def changed(registration, **changes) -> str:
@@ -56,3 +62,22 @@ def test_a_tokenizer_may_lack_a_few_tokens_that_its_config_added(student_registr
     many = tuple(b"<added %d>" % number for number in range(20))
     with pytest.raises(InvalidVocabularyError, match="lacks 20"):
         check_same_vocabulary(student_registration.tokenizer_json, ByteVocabulary((*tokens, *many)))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_tokenizers_that_are_forgotten_leave_no_memory_behind(teacher_profile, student_registration):
+    """Found by fuzzing: 64 kB a registration, in a cache that the tokenizers library never frees."""
+    registry = StudentRegistry(pair_compiler(teacher_profile.vocabulary, None), device="cpu", max_students=2)
+
+    def register(numbers: range) -> int:
+        for number in numbers:
+            student, _ = registry.register(replace(student_registration, name=str(number)))
+            student.tables(Routing.BPE)
+        gc.collect()
+        return resident_bytes()
+
+    settled = register(range(60))
+    assert register(range(60, 260)) - settled < 200 * (16 << 10)

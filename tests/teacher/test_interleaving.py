@@ -91,6 +91,32 @@ def test_a_flood_of_short_ones_does_not_starve_another_caller():
     assert last < 20 + BUDGET // STEP_TOKENS
 
 
+def test_a_flood_of_long_ones_does_not_put_a_newcomer_behind_everybody_elses_backlog():
+    backend = SteppingBackend()
+    scheduler = Scheduler(cast(Backend, backend), SchedulerLimits(batch_tokens=BUDGET), clock=backend.clock)
+    newcomer = one(BUDGET, "newcomer")
+    waiting = [newcomer]
+
+    def arrive() -> None:
+        scheduler.submit(newcomer[0], lambda: None, newcomer[2])
+
+    # Alone in its lane, a caller of a small share is charged much for what it gets there.
+    for number in range(10):
+        each, outcome, _ = one(100, "long")
+        scheduler.submit(each, arrive if number == 5 else lambda: None, Caller("long", 0.1))
+        waiting.append((each, outcome, newcomer[2]))
+    for each, outcome, caller in [one(BUDGET, "short") for _ in range(100)]:
+        scheduler.submit(each, lambda: None, caller)
+        waiting.append((each, outcome, caller))
+    scheduler.start()
+    assert all(outcome.done.wait(WAIT_S) for _, outcome, _ in waiting)
+    scheduler.stop(WAIT_S)
+    arrived = min(place for place, batch in enumerate(backend.log) if batch[0] is waiting[6][0])
+    served = min(place for place, batch in enumerate(backend.log) if batch[0] is newcomer[0])
+    # After the batch under way and at most one more, each in turn with the long lane.
+    assert served - arrived <= 4 * BUDGET // STEP_TOKENS + 1
+
+
 @settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=25))
 def test_at_most_one_long_response_and_one_batch_are_held_at_once(sizes):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 
 import grpc
 import httpx
@@ -12,6 +13,7 @@ from support.requests_for import request_for
 from support.served import served_over_grpc, served_over_http
 from tokbridge.error_mapping import ERROR_TRAILER_KEY, error_of
 from tokbridge.errors import OverloadedError
+from tokbridge.registration import StudentRegistration
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
 from tokbridge_teacher.protocols.http_protobuf import MEDIA_TYPE
 
@@ -239,3 +241,30 @@ async def test_short_responses_overtake_a_long_one(teacher_folder, student_regis
             teacher.gate.open.set()
             await asyncio.gather(long, *short)
             assert order == ["short"] * 8 + ["long"]
+
+
+async def test_score_requests_do_not_wait_for_registrations(teacher, connection, student_registration):
+    service, go_on = teacher.built.service, threading.Event()
+
+    def slow() -> StudentRegistration:  # as a large vocabulary that is paired
+        assert go_on.wait(WAIT_S)
+        return student_registration
+
+    registrations = [asyncio.ensure_future(service.register(slow)) for _ in range(4)]
+    try:
+        assert await becomes(lambda: teacher.built.workers.registrations.held().requests == 4)
+        assert (await asyncio.wait_for(read(connection.call()), WAIT_S / 3))[-1].HasField("trailer")
+        assert not any(registration.done() for registration in registrations)
+    finally:
+        go_on.set()
+    assert all(registered.already_known for registered in await asyncio.gather(*registrations))
+
+
+async def test_a_service_that_stops_registers_nobody(teacher, connection, student_registration):
+    teacher.built.service.ready = False
+    try:
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await connection.stub.RegisterStudent(iter(student_registration.to_messages()))
+    finally:
+        teacher.built.service.ready = True
+    assert failure.value.code() is grpc.StatusCode.UNAVAILABLE

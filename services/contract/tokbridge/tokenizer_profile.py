@@ -126,7 +126,7 @@ def _byte_vocabulary(tokens: DeclaredTokens, control_ids: frozenset[int], size: 
     texts = {text for i in doubled.tolist() if (text := _decoded(contents[i])) is not None}
     if not texts:
         return lowest
-    emitted = _emitted_ids(content_encoder(tokens.spec, control_ids), sorted(texts))
+    emitted = _emitted_ids(content_encoder(tokens.spec, control_ids, for_good=False), sorted(texts))
     canonical = lowest.canonical_ids.copy()
     for text, i in emitted.items():
         if i < size and contents[i] == text:

@@ -42,7 +42,7 @@ class AdmissionLimits:
 
     total: Cost
     newcomer_share: float = 0.25
-    """Weight that is kept free for a caller who holds nothing yet."""
+    """Weight that is kept free for a caller who holds nothing yet, in mean shares of those who hold something."""
     default_retry_s: float = 1.0
     """What a refused caller is told to wait before anything has been measured."""
     longest_retry_s: float = 60.0
@@ -129,7 +129,7 @@ class Admission:
         if caller.name == ANONYMOUS.name:
             return 1.0
         shares = {lease.caller.name: lease.caller.share for lease in others} | {caller.name: caller.share}
-        return caller.share / (sum(shares.values()) + self._limits.newcomer_share)
+        return caller.share / (sum(shares.values()) * (1 + self._limits.newcomer_share / len(shares)))
 
     def _overloaded(self, name: str, held: Cost, excess: float, part: float) -> OverloadedError:
         """Say when as much of `held` as is too much will have left, at the measured rate times `part`."""

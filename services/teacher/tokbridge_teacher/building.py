@@ -55,6 +55,7 @@ class BuiltService:
         """End the threads. Only when no request is left: rows that are computed are still assembled in them."""
         self.service.observer.close()
         self.workers.preparers.close()
+        self.workers.registrars.close()
         self.renderers.close()
         self.workers.assemblers.shutdown(wait=False, cancel_futures=True)
 
@@ -145,7 +146,8 @@ def _workers(settings: ServeSettings, backend: Backend, metrics: ServiceMetrics)
     registered = Cost(settings.max_registrations, settings.max_registrations)
     return Workers(
         scheduler=Scheduler(backend, SchedulerLimits(batch_tokens=settings.batch_tokens), report=metrics.count_pass),
-        preparers=FairPool(settings.prepare_threads),
+        preparers=FairPool(settings.prepare_threads, "prepare"),
+        registrars=FairPool(1, "register"),
         assemblers=ThreadPoolExecutor(settings.prepare_threads, thread_name_prefix="tokbridge-assemble"),
         admission=Admission(AdmissionLimits(held)),
         registrations=Admission(AdmissionLimits(registered)),

@@ -32,12 +32,13 @@ class _Work:
 class FairPool:
     """A fixed number of threads that work for callers in proportion to their shares; safe from any thread."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, name: str) -> None:
+        """`name`: of the threads, for whoever looks at their stacks."""
         self._changed = threading.Condition()
         self._queue: FairQueue[_Work] = FairQueue()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._serve, name=f"tokbridge-prepare-{number}", daemon=True)
+            threading.Thread(target=self._serve, name=f"tokbridge-{name}-{number}", daemon=True)
             for number in range(threads)
         ]
         for thread in self._threads:

@@ -8,7 +8,7 @@ virtual time, so idleness earns no credit. Work that is removed before its turn 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -62,16 +62,16 @@ class FairQueue(Generic[Item]):
             line.virtual_time = max(line.virtual_time, self._now)
         line.items.append(item)
 
-    def in_order(self, fits: Callable[[Item], bool] = lambda _: True) -> Iterator[Item]:
-        """The items that `fits` accepts, in the order in which taking them one by one would serve them."""
-        accepted = {name: [item for item in line.items if fits(item)] for name, line in self._lines.items()}
-        heap = [(line.virtual_time, name, 0) for name, line in self._lines.items() if accepted[name]]
+    def in_order(self) -> Iterator[Item]:
+        """All items, in the order in which taking them one by one would serve them."""
+        heap = [(line.virtual_time, name, 0) for name, line in self._lines.items() if line.items]
         heapq.heapify(heap)
         while heap:
             virtual_time, name, index = heapq.heappop(heap)
-            item = accepted[name][index]
+            items = self._lines[name].items
+            item = items[index]
             yield item
-            if index + 1 < len(accepted[name]):
+            if index + 1 < len(items):
                 heapq.heappush(heap, (virtual_time + _charge(item), name, index + 1))
 
     def take(self, items: Iterable[Item]) -> None:

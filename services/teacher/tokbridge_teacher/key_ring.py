@@ -66,12 +66,14 @@ class KeyFile:
             _log.info("API keys were read anew: %r", self._keys)
 
     def _stat(self) -> tuple[int, ...]:
-        """What changes with the file's content, also where a link to it is turned (Kubernetes does so)."""
+        """What changes with the file's content or permissions, also where a link to it is turned (Kubernetes does so),
+        or where its time of modification is kept.
+        """
         try:
             stat = self._path.stat()
         except OSError as error:
             raise InvalidConfigError(f"cannot read {self._path}: {error.strerror}", field="api_keys_file") from None
-        return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+        return stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_size
 
     def _read(self) -> ApiKeys:
         try:

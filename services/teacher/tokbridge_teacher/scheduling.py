@@ -2,7 +2,8 @@
 
 Callers are served in proportion to their shares; batches are taken under a token budget, responses of one prompt
 together. A response above the budget runs in a lane of its own, and its pass takes turns with ordinary batches, so that
-it holds up nobody for its whole length. Keys and values are held for one pass of each lane at most. What the counters
+it holds up nobody for its whole length; each lane has its own queue, since what a caller gets in one takes nothing from
+those who wait in the other. Keys and values are held for one pass of each lane at most. What the counters
 say is computed from the containers themselves. The module knows jobs and their sizes; of the backend only `steps`.
 """
 
@@ -85,7 +86,7 @@ class Scheduler:
         self._report = report
         self._clock = clock
         self._changed = threading.Condition()
-        self._queue: FairQueue[Ticket] = FairQueue()
+        self._queues: dict[Lane, FairQueue[Ticket]] = {lane: FairQueue() for lane in Lane}
         self._passes: dict[Lane, _Pass] = {}
         self._turns = Turns()
         self._closing = False
@@ -105,23 +106,23 @@ class Scheduler:
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("The service is stopping.")
-            self._queue.push(ticket)
+            self._queue_of(ticket).push(ticket)
             self._changed.notify_all()
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
         """Take a job out of the queue; one that runs stops at its next look at `cancelled`."""
         with self._changed:
-            if self._queue.remove(ticket):
+            if self._queue_of(ticket).remove(ticket):
                 self._changed.notify_all()
 
     def state(self) -> SchedulerState:
         """What waits and what runs at this moment."""
         with self._changed:
-            running = list(self._running())
+            queued, running = list(self._queued()), list(self._running())
             return SchedulerState(
-                queued_requests=len(self._queue),
-                queued_tokens=sum(ticket.num_tokens for ticket in self._queue),
+                queued_requests=len(queued),
+                queued_tokens=sum(ticket.num_tokens for ticket in queued),
                 running_requests=len(running),
                 running_tokens=sum(ticket.num_tokens for ticket in running),
             )
@@ -133,15 +134,26 @@ class Scheduler:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not len(self._queue) and not self._passes, timeout=grace_s)
-            left = [*self._queue, *self._running()]
-            self._queue.clear()
+            self._changed.wait_for(lambda: not self._has_work(), timeout=grace_s)
+            left = [*self._queued(), *self._running()]
+            for queue in self._queues.values():
+                queue.clear()
             self._passes.clear()
             self._changed.notify_all()
         for ticket in left:
             ticket.job.fail(ShuttingDownError("The service stopped before this response was scored."))
         if self._worker.is_alive():
             self._worker.join(_STEP_S)
+
+    def _queue_of(self, ticket: Ticket) -> FairQueue[Ticket]:
+        return self._queues[Lane.LONG if ticket.num_tokens > self._limits.batch_tokens else Lane.ORDINARY]
+
+    def _has_work(self) -> bool:
+        return bool(self._passes) or any(map(len, self._queues.values()))
+
+    def _queued(self) -> Iterator[Ticket]:
+        for queue in self._queues.values():
+            yield from queue
 
     def _running(self) -> Iterator[Ticket]:
         for under_way in self._passes.values():
@@ -150,7 +162,7 @@ class Scheduler:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: len(self._queue) or self._passes or self._closing)
+                self._changed.wait_for(lambda: self._has_work() or self._closing)
                 opened = self._open_passes()
                 passes = dict(self._passes)
                 if not passes and self._closing:
@@ -163,23 +175,21 @@ class Scheduler:
 
     def _open_passes(self) -> list[Ticket]:
         """Drop what nobody waits for, then begin a pass in every lane that is free and has work."""
-        for ticket in list(self._queue):
+        for ticket in list(self._queued()):
             if ticket.job.cancelled():
-                self._queue.remove(ticket)
+                self._queue_of(ticket).remove(ticket)
                 self._changed.notify_all()
         opened: list[Ticket] = []
         for lane in Lane:
             if lane not in self._passes and (batch := self._next_batch(lane)):
-                self._queue.take(batch)
+                self._queues[lane].take(batch)
                 self._passes[lane] = _Pass(batch, self._backend.steps([ticket.job for ticket in batch]))
                 opened += batch
         return opened
 
     def _next_batch(self, lane: Lane) -> list[Ticket]:
-        budget = self._limits.batch_tokens
-        if lane is Lane.LONG:
-            return list(self._queue.in_order(lambda ticket: ticket.num_tokens > budget))[:1]
-        return select_batch(list(self._queue.in_order(lambda ticket: ticket.num_tokens <= budget)), budget)
+        waiting = list(self._queues[lane].in_order())
+        return waiting[:1] if lane is Lane.LONG else select_batch(waiting, self._limits.batch_tokens)
 
     def _advance(self, lane: Lane, under_way: _Pass) -> None:
         """One step of the pass in `lane`."""

@@ -55,14 +55,16 @@ class _Piece:
 class ContentTokenizer:
     """Segments content with one tokenizer; safe to share among threads."""
 
-    def __init__(self, tokenizer_json: str, vocabulary: ByteVocabulary) -> None:
+    def __init__(self, tokenizer_json: str, vocabulary: ByteVocabulary, *, for_good: bool = True) -> None:
+        """Make the encoder; `for_good`: see `content_encoder`."""
         spec = parse_tokenizer_json(tokenizer_json)
         self.fingerprint = hashlib.sha256(tokenizer_json.encode()).hexdigest()
         """SHA-256 of the `tokenizer.json`, as hex."""
         added = (token["id"] for token in spec.get("added_tokens") or ())
         contents = vocabulary.token_bytes
         self.vocabulary = vocabulary
-        self._encoder = content_encoder(spec, {i for i in added if i >= len(contents) or contents[i] is None})
+        control_ids = {i for i in added if i >= len(contents) or contents[i] is None}
+        self._encoder = content_encoder(spec, control_ids, for_good=for_good)
         self._byte_ids = [vocabulary.ids_by_bytes.get(bytes([byte]), -1) for byte in range(256)]
         self._spellable: dict[str, bool] = {}
 

@@ -86,6 +86,7 @@ def _servers(settings: ServeSettings, security: Security, built: BuiltService) -
         http_config(
             build_http_app(built.service, **shared),
             max_connections=settings.max_connections,
+            read_timeout_s=settings.read_timeout_s,
             tls=security.tls,
             timeout_graceful_shutdown=_LAST_WORDS_S,
         )
@@ -138,10 +139,11 @@ def _listen(host: str, port: int) -> socket.socket:
 def _ready_facts(
     settings: ServeSettings, built: BuiltService, http_socket: socket.socket, grpc_server: GrpcServer
 ) -> dict[str, object]:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return {
         "model": settings.model,
-        "http": f"{'https' if settings.tls_certificate else 'http'}://{settings.host}:{http_socket.getsockname()[1]}",
-        "grpc": f"{settings.host}:{grpc_server.port}",
+        "http": f"{'https' if settings.tls_certificate else 'http'}://{host}:{http_socket.getsockname()[1]}",
+        "grpc": f"{host}:{grpc_server.port}",
         "self_test": {
             "head_error": built.self_test.head_error,
             "path_errors": built.self_test.path_errors,

@@ -116,15 +116,15 @@ class TeacherService:
             caller: whose work it is.
 
         Raises:
+            ShuttingDownError: not any more.
             OverloadedError: too many register already.
             TokbridgeError: what `read` raises, or a vocabulary that cannot be paired.
         """
+        self._check_ready()
         with leased(self._workers.registrations, caller, Cost(tokens=1)):
-            registration = await self._workers.prepare(caller, 1, read)
+            registration = await self._workers.register(caller, read)
             student, already_known = self._students.find(registration)
-            tables = [
-                await self._workers.prepare(caller, 1, partial(student.tables, mode)) for mode in student.routings
-            ]
+            tables = [await self._workers.register(caller, partial(student.tables, mode)) for mode in student.routings]
             self._students.keep(student)  # not before it can be paired: it takes another one's place
         return Registered(registration.student_id, already_known, tuple(pair.statistics for pair in tables))
 
@@ -160,10 +160,13 @@ class TeacherService:
             stopping=lambda: not self.ready,
         )
         with observed as seen, internal_faults(request.request_id):
-            if not self.ready:
-                raise ShuttingDownError("The service is not ready, or is stopping.")
+            self._check_ready()
             student = self._students.get(student_id)
             seen.student_id = student_id
             async with aclosing(self._scorer.score(seen, student, request, deadline_s)) as parts:
                 async for part in parts:
                     yield part
+
+    def _check_ready(self) -> None:
+        if not self.ready:
+            raise ShuttingDownError("The service is not ready, or is stopping.")

@@ -26,7 +26,7 @@ class RequestLimits(BaseModel):
     max_students: int = Field(default=16, ge=1)
     """Students kept at once; the one not used for longest makes room."""
     max_message_bytes: int = Field(default=32 << 20, ge=1 << 16)
-    """Of a gRPC message after decompression, or of an HTTP body."""
+    """Of a gRPC message after decompression, of an HTTP body, or of an answer in JSON."""
     max_messages: int = Field(default=4096, ge=1)
     """Messages of one conversation."""
     max_tools: int = Field(default=512, ge=0)
@@ -89,7 +89,7 @@ class ServeSettings(BaseModel):
     max_calls: int = Field(default=4096, ge=1)
     """gRPC calls at once, those that wait in the queue included; more are refused."""
     max_upload_bytes: int = Field(default=512 << 20, ge=1 << 20)
-    """HTTP bodies and registrations held at once, over all connections."""
+    """HTTP bodies, registrations and JSON answers held at once, over all connections."""
     trust_remote_code: bool = False
     """Run Python code that the model's repository brings."""
     otlp_endpoint: str | None = None

@@ -33,7 +33,7 @@ def pair_compiler(
         encoder = None
         if registration.tokenizer_json is not None:
             check_same_vocabulary(registration.tokenizer_json, registration.vocabulary)
-            encoder = ContentTokenizer(registration.tokenizer_json, registration.vocabulary)
+            encoder = ContentTokenizer(registration.tokenizer_json, registration.vocabulary, for_good=False)
         elif routing is Routing.BPE:
             raise UnsupportedModeError("Routing `bpe` needs the student's tokenizer; it was registered without.")
         return compile_pair(

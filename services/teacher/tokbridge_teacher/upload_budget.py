@@ -1,4 +1,4 @@
-"""Bytes that callers have sent and the service still holds, over all connections: bounded before they are read."""
+"""Bytes held for callers over all connections, bounded: what they have sent, before it is read, and JSON answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RETRY_S = 1.0
 
 @dataclass(eq=False)
 class Upload:
-    """What one call has sent so far."""
+    """What is held for one call."""
 
     held_bytes: int = 0
 
@@ -52,7 +52,7 @@ class UploadBudget:
         with self._lock:
             if self._held_bytes + num_bytes > self._max_bytes:
                 raise OverloadedError(
-                    "Too many bytes are being uploaded at once; try again.",
+                    "Too many bytes are being uploaded or wait to be read; try again.",
                     name="max_upload_bytes",
                     **{RETRY_AFTER_DETAIL: _RETRY_S},
                 )

@@ -26,6 +26,9 @@ class Workers:
 
     scheduler: Scheduler
     preparers: FairPool
+    """Of score requests."""
+    registrars: FairPool
+    """Of registrations: pairing a large vocabulary takes seconds to minutes, and no score request waits for it."""
     assemblers: Executor
     """Turns chunks into rows; at most one call a request waits here."""
     admission: Admission
@@ -39,8 +42,12 @@ class Workers:
         return not (self.admission.held().requests or self.registrations.held().requests)
 
     async def prepare(self, caller: Caller, num_tokens: int, call: Callable[[], Result]) -> Result:
-        """Have `call` run in its caller's turn; cancelling takes it out of the queue."""
+        """Have the preparation of a score request run in its caller's turn; cancelling takes it out of the queue."""
         return await asyncio.wrap_future(self.preparers.submit(caller, num_tokens, call))
+
+    async def register(self, caller: Caller, call: Callable[[], Result]) -> Result:
+        """Have a part of a registration run in its caller's turn; cancelling takes it out of the queue."""
+        return await asyncio.wrap_future(self.registrars.submit(caller, 1, call))
 
     async def assemble(self, assembler: RowAssembler, chunk: ChunkResult) -> TargetRows:
         """The rows that `chunk` completes."""

@@ -108,9 +108,9 @@ def test_a_worker_that_was_killed_is_replaced_and_none_is_left_at_the_end():
     assert renderers(job(GOOD))
     (worker,) = children() - before
     os.kill(worker, signal.SIGKILL)
-    with pytest.raises(ChatTemplateError):
-        renderers(job(GOOD))
-    assert renderers(job(GOOD))
+    while worker in children():
+        time.sleep(0.01)
+    assert renderers(job(GOOD)), "no conversation pays for what happened before it"
     assert len(children() - before) == 1
     renderers.close()
     assert children() == before

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import socket
 from dataclasses import replace
 
 import grpc
@@ -15,12 +16,13 @@ from support.served import served_over_grpc
 from tokbridge import wire
 from tokbridge.client import TeacherClient
 from tokbridge.error_mapping import ERROR_TRAILER_KEY, error_of
-from tokbridge.errors import ErrorCode, InternalError, ShuttingDownError
+from tokbridge.errors import ErrorCode, InternalError, InvalidConfigError, ShuttingDownError
 from tokbridge.modes import Spanning
 from tokbridge.targets import RowCase
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
 from tokbridge_teacher.preparation import RequestPreparer
 from tokbridge_teacher.protocols.grpc_errors import STATUS_BY_CODE
+from tokbridge_teacher.protocols.grpc_server import GrpcServer
 
 SERVED = "tokbridge.v1.Teacher"
 
@@ -197,10 +199,10 @@ async def test_health_follows_readiness_and_reflection_lists_the_service(built_t
 
 
 async def test_a_service_that_is_not_ready_refuses(built_teacher, student_profile, student_registration, monkeypatch):
-    monkeypatch.setattr(built_teacher.service, "ready", False)
     async with served_over_grpc(built_teacher.service) as target, grpc.aio.insecure_channel(target) as channel:
         stub = teacher_pb2_grpc.TeacherStub(channel)
         await register(stub, student_registration)
+        monkeypatch.setattr(built_teacher.service, "ready", False)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             async for _ in stub.Score(request_for(student_profile).to_proto(student_registration.student_id)):
                 pass
@@ -215,3 +217,20 @@ async def test_a_message_above_the_limit_is_refused(built_teacher):
             async for _ in stub.Score(teacher_pb2.ScoreRequest(response=b"a" * (1 << 17))):
                 pass
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_an_address_that_is_taken_is_a_fault_of_the_settings(built_teacher):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InvalidConfigError, match="Cannot listen"):
+        GrpcServer(built_teacher.service, host="127.0.0.1", port=taken.getsockname()[1], max_message_bytes=1 << 20)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+async def test_an_ipv6_address_is_listened_on(built_teacher):
+    server = GrpcServer(built_teacher.service, host="::1", port=0, max_message_bytes=1 << 20)
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"[::1]:{server.port}") as channel:
+            answer = await teacher_pb2_grpc.TeacherStub(channel).GetTeacher(teacher_pb2.GetTeacherRequest(), timeout=10)
+        assert answer.model == built_teacher.service.describe().model
+    finally:
+        await server.stop(1)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.refused_requests import UNKNOWN_STUDENT_ID
 from support.requests_for import request_for
@@ -21,7 +22,8 @@ from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge.vocabulary_wire import MAX_TOKEN_BYTES
 from tokbridge_teacher.protocols.body_limits import BodyLimit
-from tokbridge_teacher.protocols.http_connections import PromptHeaders
+from tokbridge_teacher.protocols.grpc_health import MAX_WATCHERS
+from tokbridge_teacher.protocols.http_connections import PromptCallers
 from tokbridge_teacher.upload_budget import UploadBudget
 
 MEBIBYTE = 1 << 20
@@ -220,7 +222,7 @@ async def test_a_body_that_does_not_end_in_time_is_refused():
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: "])
 def test_a_header_that_does_not_end_in_time_closes_the_connection(sent, built_teacher, monkeypatch):
-    monkeypatch.setattr(PromptHeaders, "header_timeout_s", 0.3)
+    monkeypatch.setattr(PromptCallers, "header_timeout_s", 0.3)
     with served_over_http(built_teacher.service) as url:
         with socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=20) as slow:
             slow.sendall(sent)
@@ -353,3 +355,22 @@ async def test_a_registration_of_empty_messages_ends_at_the_first(built_teacher)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await teacher_pb2_grpc.TeacherStub(channel).RegisterStudent(endless(), timeout=20)
     assert typed(refused.value).code is ErrorCode.INVALID_REQUEST
+
+
+async def test_watchers_of_health_need_no_key_and_leave_calls_their_places(built_teacher):
+    places = MAX_WATCHERS + 2
+    async with (
+        served_over_grpc(built_teacher.service, max_calls=places) as target,
+        grpc.aio.insecure_channel(target) as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        watchers = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2 * places)]
+        async with asyncio.timeout(20):
+            while sum(watcher.done() for watcher in watchers) < 2 * places - MAX_WATCHERS:
+                await asyncio.sleep(0.01)
+            answer = await teacher_pb2_grpc.TeacherStub(channel).GetTeacher(teacher_pb2.GetTeacherRequest())
+        assert answer.model
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.sleep(0)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING

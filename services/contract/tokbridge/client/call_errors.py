@@ -50,7 +50,12 @@ _BY_STATUS: dict[grpc.StatusCode, Callable[[str], TokbridgeError]] = {
 
 
 def error_of_call(failure: grpc.aio.AioRpcError) -> TokbridgeError:
-    """The typed error of a failed call: the one the service sent, else one that its status stands for."""
+    """The typed error of a failed call: the one the service sent, else one that its status stands for.
+
+    The failure loses its traceback: its frames hold the call, and a call holds its channel open after `close`, for as
+    long as somebody keeps the error.
+    """
+    failure.__traceback__ = None
     trailers = dict(failure.trailing_metadata() or ())
     error = _sent_error(trailers.get(ERROR_TRAILER_KEY)) or _error_of_status(failure)
     pushback = trailers.get(PUSHBACK_KEY)

@@ -111,15 +111,14 @@ class Replica:
             await self.close()
 
     def _handshake_ended(self, error: TokbridgeError | None) -> None:
+        self.fault = None if error is None or error.retryable else error
         if error is None:
             self._breaker.answered()
-            self.fault = None
             return
         self._push_back(error)
         if isinstance(error, _FAILURES):
             self._note(self._breaker.failed(self._clock()), error)
         elif not error.retryable:
-            self.fault = error
             self._note(self._breaker.trip(self._clock()), error)
 
     def _push_back(self, error: TokbridgeError) -> None:

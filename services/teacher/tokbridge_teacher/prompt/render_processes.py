@@ -84,8 +84,12 @@ class RenderProcesses:
             self._changed.wait_for(lambda: self._closed or self._idle or self._left)
             if self._closed:
                 raise ShuttingDownError("The service is stopping.")
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.alive:
+                    return worker
+                worker.kill()
+                self._left += 1
             self._left -= 1
         try:
             return _Worker(self._bounds)
@@ -121,6 +125,11 @@ class _Worker:
         except BaseException:
             self.kill()
             raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs: it may have ended between two jobs, as when the system ran out of memory."""
+        return self._process.poll() is None
 
     def render(self, job: RenderJob) -> dict[str, str]:
         """The worker's answer; if it does not give one, an error of the conversation, and the worker is of no more use.

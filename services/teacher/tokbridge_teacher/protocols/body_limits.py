@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +21,8 @@ BODY_TIMEOUT_S = 60.0
 class BodyLimit:
     """ASGI middleware that reads a body up to a limit and hands it on whole.
 
-    A compressed body is refused: what it expands to would have to be bounded, and no client of ours sends one.
+    A compressed body is refused: what it expands to would have to be bounded, and no client of ours sends one. The
+    application may take more room, for an answer that it holds, by `hold` in the scope's state.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         with self._uploads.upload() as upload:
+            scope.setdefault("state", {})["hold"] = partial(self._uploads.take, upload)
             try:
                 body = await self._read(scope, receive, upload)
             except TokbridgeError as error:

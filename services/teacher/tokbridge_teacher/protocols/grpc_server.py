@@ -12,10 +12,9 @@ from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from tokbridge.errors import DeadlineExceededError, UnauthenticatedError
+from tokbridge.errors import DeadlineExceededError, InvalidConfigError, UnauthenticatedError
 from tokbridge.registration import StudentRegistration
 from tokbridge.registration_reader import RegistrationReader, Upload
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
@@ -23,6 +22,7 @@ from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, Gr
 from tokbridge_teacher.protocols.call_records import grpc_call, grpc_request_id
 from tokbridge_teacher.protocols.grpc_errors import Context, refuse_call, typed_errors
 from tokbridge_teacher.protocols.grpc_handlers import SERVICE, add_teacher, parsed
+from tokbridge_teacher.protocols.grpc_health import BoundedHealth
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
 from tokbridge_teacher.request_limits import read_score_request
 from tokbridge_teacher.service import TeacherService
@@ -127,6 +127,9 @@ class GrpcServer:
             uploads: room for all registrations that arrive; None: no more bound than that on one.
             authenticator: without one, everybody may call.
             tls: without it, nothing is encrypted.
+
+        Raises:
+            InvalidConfigError: the address cannot be listened on.
         """
         sizes = [("grpc.max_receive_message_length", max_message_bytes)]
         sizes += [("grpc.max_send_message_length", max_message_bytes)]
@@ -135,18 +138,21 @@ class GrpcServer:
             interceptors=[] if authenticator is None else [GrpcAuthentication(authenticator, _refuse)],
             maximum_concurrent_rpcs=max_calls,
         )
-        self._health = HealthServicer()
+        self._health = BoundedHealth()
         servicer = TeacherServicer(service, uploads or UploadBudget(sys.maxsize))
         add_teacher(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        address = f"{host}:{port}"
-        self.port = (
-            self._server.add_insecure_port(address)
-            if tls is None
-            else self._server.add_secure_port(address, tls.for_grpc())
-        )
+        self.port = self._bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", tls)
+
+    def _bind(self, address: str, tls: ServerTls | None) -> int:
+        try:
+            if tls is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, tls.for_grpc())
+        except RuntimeError as error:  # the only one that grpcio raises here
+            raise InvalidConfigError(f"Cannot listen on {address} for gRPC.", field="grpc_port") from error
 
     async def start(self) -> None:
         """Listen; health says NOT_SERVING until `set_serving`."""

@@ -1,12 +1,13 @@
-"""HTTP connections: how many, how long their headers may take, and what they are encrypted with.
+"""HTTP connections: how many, how long callers may take to send a header or to read, what they are encrypted with.
 
 uvicorn bounds the size of headers and closes idle connections between requests, but waits for ever for the first byte
-of a connection and for the last byte of a header; this closes the gap.
+of a connection, for the last byte of a header, and for a caller that does not read; this closes the gaps.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -17,13 +18,24 @@ from tokbridge_teacher.tls import ServerTls
 
 HEADER_TIMEOUT_S = 15.0
 """From the first moment of a connection, or the first byte of a later request, to the end of the request's header."""
+KEEP_ALIVE_S = 100
+"""For which an idle connection stays open: longer than callers' pools and load balancers keep one, as a rule 60 or 90
+seconds, so that they close it. One that is closed while its caller sends is a reset for the caller; uvicorn's 5 seconds
+are those of httpx.
+"""
 
 
-class PromptHeaders(H11Protocol):
-    """Closes a connection whose request header is not complete in time."""
+class PromptCallers(H11Protocol):
+    """Closes a connection whose request header is not complete in time, or whose caller takes no more of an answer."""
 
     header_timeout_s = HEADER_TIMEOUT_S
     _deadline: asyncio.TimerHandle | None = None
+    _read_deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, read_timeout_s: float, **kwargs: Any) -> None:
+        """`read_timeout_s`: how long what was written may wait."""
+        super().__init__(*args, **kwargs)
+        self._read_timeout_s = read_timeout_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock."""
@@ -39,9 +51,21 @@ class PromptHeaders(H11Protocol):
             self._stop_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clocks."""
         self._stop_clock()
+        self._stop_read_clock()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Start the reader's clock: the connection is full. To close it would wait for the reader as well."""
+        super().pause_writing()
+        self._stop_read_clock()
+        self._read_deadline = self.loop.call_later(self._read_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop the reader's clock."""
+        self._stop_read_clock()
+        super().resume_writing()
 
     def _start_clock(self) -> None:
         if self._deadline is None:
@@ -52,19 +76,29 @@ class PromptHeaders(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _stop_read_clock(self) -> None:
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+            self._read_deadline = None
 
-def http_config(app: ASGIApp, *, max_connections: int, tls: ServerTls | None = None, **changes: Any) -> uvicorn.Config:
-    """uvicorn's configuration; past `max_connections` connections an answer is 503."""
+
+def http_config(
+    app: ASGIApp, *, max_connections: int, read_timeout_s: float, tls: ServerTls | None = None, **changes: Any
+) -> uvicorn.Config:
+    """uvicorn's configuration; past `max_connections` connections an answer is 503, and one that its caller does not
+    read for `read_timeout_s` is broken off.
+    """
     certificates: dict[str, Any] = {} if tls is None else dict(tls.for_uvicorn())
     return uvicorn.Config(
         app,
-        http=PromptHeaders,
+        http=partial(PromptCallers, read_timeout_s=read_timeout_s),  # type: ignore[arg-type]
         ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         limit_concurrency=max_connections,
+        timeout_keep_alive=KEEP_ALIVE_S,
         **certificates,
         **changes,
     )

@@ -173,11 +173,6 @@ class ErrorBody(BaseModel):
     request_id: str
 
 
-def rows_to_json(rows: TargetRows) -> list[RowBody]:
-    """Rows in words; −∞ becomes null, by intent."""
-    return [_row(rows, index) for index in range(rows.num_rows)]
-
-
 def summary_to_json(summary: ScoreSummary) -> SummaryBody:
     """The trailer in words."""
     timings = summary.timings
@@ -195,7 +190,8 @@ def summary_to_json(summary: ScoreSummary) -> SummaryBody:
     )
 
 
-def _row(rows: TargetRows, index: int) -> RowBody:
+def row_to_json(rows: TargetRows, index: int) -> RowBody:
+    """A row in words; −∞ becomes null, by intent."""
     case = RowCase(int(rows.cases[index]))
     cells = slice(int(rows.row_offsets[index]), int(rows.row_offsets[index + 1]))
     pairs = zip(rows.cell_ids[cells].tolist(), rows.cell_log_probs[cells].tolist(), strict=True)

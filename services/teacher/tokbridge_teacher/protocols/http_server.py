@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,24 +27,20 @@ from tokbridge import __version__
 from tokbridge.errors import RequestCancelledError, TokbridgeError
 from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
-from tokbridge.results import ScoreSummary
 from tokbridge.v1 import teacher_pb2
 from tokbridge_teacher.faults import internal_faults
-from tokbridge_teacher.observability.calls import CallRecord
 from tokbridge_teacher.protocols import http_protobuf
 from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, HttpAuthentication
 from tokbridge_teacher.protocols.body_limits import BodyLimit
 from tokbridge_teacher.protocols.call_records import RequestIds, http_call
 from tokbridge_teacher.protocols.http_errors import answer_typed_error, parse_json, request_id_of
+from tokbridge_teacher.protocols.http_json import JsonAnswer, parse_score_body
 from tokbridge_teacher.protocols.http_schema import (
     ErrorBody,
     RegisteredAnswer,
-    RowBody,
     ScoreAnswer,
     ScoreBody,
     StudentBody,
-    rows_to_json,
-    summary_to_json,
 )
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
 from tokbridge_teacher.request_limits import read_score_request
@@ -147,20 +142,21 @@ async def _score(service: TeacherService, request: Request) -> Response:
         student_id, score_request = await _score_request(request, service.limits)
     if http_protobuf.wants_protobuf(request):
         return await _streamed(request, score_messages(service, student_id, score_request, caller, None, call))
-    return await _unless_disconnected(request, _collected(service, student_id, score_request, call))
+    answer = JsonAnswer(score_request.request_id, service.limits.max_message_bytes, request.state.hold)
+    parts = service.score(student_id, score_request, caller, None, call)
+    return await _unless_disconnected(request, answer.collect(parts, call.encoded))
 
 
 async def _score_request(request: Request, limits: RequestLimits) -> tuple[str, ScoreRequest]:
-    """Student id and request of a body in either form."""
+    """Student id and request of a body in either form, read in a thread: a large one takes seconds."""
     content = await request.body()
     request_id = request_id_of(request)
-    if http_protobuf.sends_protobuf(request):
-        message = http_protobuf.parse_score_request(content)
-        score_request = read_score_request(message, limits)
-        request.state.request_id = score_request.request_id or request_id
-        return message.student_id, replace(score_request, request_id=request.state.request_id)
-    body = parse_json(ScoreBody, content)
-    return body.student_id, read_score_request(body.to_proto(request_id), limits)
+    if not http_protobuf.sends_protobuf(request):
+        return await asyncio.to_thread(parse_score_body, content, request_id, limits)
+    message = http_protobuf.parse_score_request(content)
+    score_request = await asyncio.to_thread(read_score_request, message, limits)
+    request.state.request_id = score_request.request_id or request_id
+    return message.student_id, replace(score_request, request_id=request.state.request_id)
 
 
 async def _streamed(request: Request, messages: AsyncGenerator[teacher_pb2.ScoreResponse]) -> Response:
@@ -178,22 +174,6 @@ async def _streamed(request: Request, messages: AsyncGenerator[teacher_pb2.Score
                 yield http_protobuf.length_delimited(message)
 
     return StreamingResponse(rest(), media_type=http_protobuf.MEDIA_TYPE)
-
-
-async def _collected(service: TeacherService, student_id: str, request: ScoreRequest, call: CallRecord) -> JSONResponse:
-    """The whole answer as JSON."""
-    rows: list[RowBody] = []
-    async with aclosing(service.score(student_id, request, CALLER.get(), None, call)) as parts:
-        async for part in parts:
-            started_s = time.monotonic()
-            if isinstance(part, ScoreSummary):
-                answer = ScoreAnswer(request_id=request.request_id, rows=rows, summary=summary_to_json(part))
-                response = JSONResponse(answer.model_dump())
-                call.encoded(started_s, time.monotonic(), len(response.body))
-                return response
-            rows.extend(rows_to_json(part))
-            call.encoded(started_s, time.monotonic(), 0)
-    raise AssertionError("a service that raises no error ends with a summary")
 
 
 async def _unless_disconnected(request: Request, answer: Awaitable[Answer]) -> Answer:
