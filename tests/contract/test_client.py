@@ -306,12 +306,15 @@ async def test_one_deadline_stands_over_a_hanging_call():
 
 async def test_one_deadline_stands_over_all_attempts():
     teacher = FakeTeacher()
-    async with connected(teacher, timeout_s=0.3) as client:
-        teacher.script.extend([Fault(error=OverloadedError("full"))] * 1000)
+    async with connected(teacher, timeout_s=1.5) as client:
+        teacher.script.extend([Fault(error=OverloadedError("full"))] * 5000)
         with pytest.raises(DeadlineExceededError, match="full") as raised:
             await client.score(REQUEST)
     assert isinstance(raised.value.__cause__, OverloadedError)
-    assert raised.value.details["attempts"] == len(teacher.scores) > 1
+    attempts = raised.value.details["attempts"]  # the deadline may cut the last one short on its way
+    assert isinstance(attempts, int)
+    assert attempts - 1 <= len(teacher.scores) <= attempts
+    assert attempts > 1
 
 
 async def test_cancelling_a_call_cancels_it_in_the_service():

@@ -102,7 +102,7 @@ class Attempts:
             if not isinstance(error, UnknownStudentError):  # elsewhere the student may be unknown as well
                 self._failed.add(before.name)
         if not self._state.may_retry(error):
-            raise error
+            raise self._state.final(error)
         self._replica, wait_s = self._replicas.choose(self._key, self._failed)
         elsewhere = self._replica.name not in self._failed and bool(self._failed)
         delay_s = self._state.on_failure(error, self._clock(), wait_s=wait_s, elsewhere=elsewhere)

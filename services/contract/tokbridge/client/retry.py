@@ -67,6 +67,7 @@ class RetryState:
         self.attempts = 0
         self.retries: Counter[str] = Counter()
         """Failures that were followed by another attempt, by error code."""
+        self._last_retried: TokbridgeError | None = None
 
     def begin(self) -> None:
         """Count an attempt."""
@@ -91,13 +92,20 @@ class RetryState:
             raise error
         delay_s = wait_s if elsewhere else max(wait_s, self._backoff_s(error))
         if now_s + delay_s >= self._deadline_s:
-            raise DeadlineExceededError(
-                f"the deadline passed after {self.attempts} attempts; the last one failed: {error.message}",
-                attempts=self.attempts,
-                last_error=error.code.value,
-            ) from error
+            raise self._past_deadline(error) from error
         self.retries[error.code.value] += 1
+        self._last_retried = error
         return delay_s
+
+    def final(self, error: TokbridgeError) -> TokbridgeError:
+        """What the caller is told of an error that is not retried: of an attempt that the deadline cut short, what the
+        attempts before it met.
+        """
+        if not isinstance(error, DeadlineExceededError) or self._last_retried is None:
+            return error
+        told = self._past_deadline(self._last_retried)
+        told.__cause__ = self._last_retried
+        return told
 
     def may_retry(self, error: TokbridgeError) -> bool:
         """Whether another attempt could help and is allowed; the deadline is not asked."""
@@ -106,6 +114,13 @@ class RetryState:
         if isinstance(error, UnknownStudentError | CorruptStreamError):
             return self.retries[error.code.value] < self._policy.max_repeats
         return error.retryable and retry_after_s(error) >= 0  # a service may push back with a negative wait
+
+    def _past_deadline(self, last: TokbridgeError) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"the deadline passed after {self.attempts} attempts; the last one failed: {last.message}",
+            attempts=self.attempts,
+            last_error=last.code.value,
+        )
 
     def _backoff_s(self, error: TokbridgeError) -> float:
         if isinstance(error, UnknownStudentError) and not self.retries[error.code.value]:
