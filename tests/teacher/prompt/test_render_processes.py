@@ -112,8 +112,7 @@ def test_a_worker_that_was_killed_is_replaced_and_none_is_left_at_the_end():
     assert renderers(job(GOOD))
     (worker,) = children() - before
     os.kill(worker, signal.SIGKILL)
-    while worker in children():
-        time.sleep(0.01)
+    os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
     assert renderers(job(GOOD)), "no conversation pays for what happened before it"
     assert len(children() - before) == 1
     renderers.close()
