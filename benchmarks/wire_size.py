@@ -4,7 +4,7 @@ Real weights: SmolLM2-135M-Instruct is the teacher; the students are its body tr
 untrained. The response is what the teacher itself writes to a question, or with `--text` documentation, on which so
 small a teacher is far less sure than one that is worth its name. The divergence (β = ½: JSD; 0: forward KL; 1: reverse
 KL) is summed over content rows, on the truncated partition against the full one (spec §6, §7). A row takes 20 bytes and
-each of its cells 6. Entries within the budget of 160 bytes at 1 % are marked.
+each of its cells 4. Entries within the budget of 160 bytes at 1 % are marked.
 
     python benchmarks/wire_size.py [--tokens 192] [--chunk 32] [--text] [--beta 0.5]
 """
@@ -45,9 +45,9 @@ from tokbridge_teacher.targets.options import MAX_TOP_K, ScoringOptions
 from tokbridge_teacher.targets.planning import build_plan
 
 STUDENTS = ("deepseek-coder-33b-base", "qwen-3.5")
-TOP_KS = (8, 16, 24, 32, 48, 56, 64, 128)
-MASSES = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
-ROW_BYTES, CELL_BYTES = 20, 6
+TOP_KS = (16, 24, 32, 48, 56, 64, 80, 128)
+MASSES = (0.95, 0.98, 0.99, 0.995, 0.9985, 0.999, 1.0)
+ROW_BYTES, CELL_BYTES = 20, 4
 SKEW = 0.1
 QUESTION = "Explain how to compute 12 * 14, then write a Python function that multiplies two numbers."
 TEACHER_PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"

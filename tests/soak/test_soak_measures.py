@@ -10,6 +10,7 @@ import pytest
 from support.process_gauges import Growth, Reading
 from support.random_rows import random_rows
 from support.rows_alike import compare_rows
+from tokbridge.cell_code import pack_cells, unpack_cells
 from tokbridge.targets import RowCase, TargetRows
 
 
@@ -18,17 +19,19 @@ def rows() -> TargetRows:
     return random_rows(np.random.default_rng(3), 200)
 
 
-def half(values):
-    return values.astype(np.float16).astype(np.float32)
+def rounded(rows: TargetRows) -> TargetRows:
+    """As they come from the wire, but for the scale."""
+    _, log_probs = unpack_cells(pack_cells(rows.cell_ids, rows.cell_log_probs, 18), 18)
+    return replace(rows, cell_log_probs=log_probs)
 
 
 def test_rows_that_differ_by_rounding_are_alike(rows):
     moved = replace(
         rows,
         emitted_log_prob=rows.emitted_log_prob * np.float32(1 + 5e-6),
-        cell_log_probs=half(rows.cell_log_probs * np.float32(1 + 1e-6)),
+        cell_log_probs=rows.cell_log_probs * np.float32(1 + 1e-6),
     )
-    found = compare_rows(replace(rows, cell_log_probs=half(rows.cell_log_probs)), moved)
+    found = compare_rows(rounded(rows), rounded(moved))
     assert 0 < found.whole < 1
     assert 0 < found.cells <= 1
     assert vars(compare_rows(rows, rows)) == {"whole": 0.0, "cells": 0.0}

@@ -1,8 +1,8 @@
 """Compares the rows of one response that two batches gave.
 
-Float32 sums depend on the batch, so rows agree within 1e-5 where the wire has float32; log-probabilities of cells are
-float16 on the wire, and the last bit may round the other way. Where rows were cut to k cells, two cells that are equal
-within that may change places at the cut.
+Float32 sums depend on the batch, so rows agree within 1e-5 where the wire has float32; log-probabilities of cells
+travel rounded (`tokbridge.cell_code`), and may round the other way. Where rows were cut to k cells, two cells that are
+equal within that may change places at the cut.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from tokbridge.targets import TargetRows
 
 TOLERANCE = 1e-5
 """Relative and absolute, as `numpy.allclose`."""
-_HALF_BIT = 2.0**-10
 _CELL_TOLERANCE = 1e-4
+_CELL_STEP = 8e-4
+"""One step of a cell's code, as a multiple of the root of its size; for ids of 18 bits."""
 
 _ROW_ARRAYS = ("emitted_log_prob", "residual_unmapped", "residual_control", "residual_truncated")
 
@@ -59,7 +60,8 @@ def _compare_cells(expected: TargetRows, rows: TargetRows) -> tuple[np.ndarray, 
     """Rows [R] whose cut took another cell; and the largest excess of the cells they share."""
     left, right = _keys(expected), _keys(rows)
     _, of_left, of_right = np.intersect1d(left, right, assume_unique=True, return_indices=True)
-    excess = _excess(expected.cell_log_probs[of_left], rows.cell_log_probs[of_right], _CELL_TOLERANCE, _HALF_BIT)
+    log_probs = expected.cell_log_probs[of_left]
+    excess = _excess(log_probs, rows.cell_log_probs[of_right], _cell_tolerance(log_probs), 0.0)
     worst = float(excess.max(initial=0.0))
     assert worst <= 1.0, f"a cell is off by {worst:.2f} times what is allowed"
     swapped = np.zeros(rows.num_rows, bool)
@@ -68,10 +70,14 @@ def _compare_cells(expected: TargetRows, rows: TargetRows) -> tuple[np.ndarray, 
         row = np.repeat(np.arange(one.num_rows), np.diff(one.row_offsets))[alone]
         assert (np.diff(other.row_offsets)[row] > 0).all(), "one of the rows has no cells"
         smallest = other.cell_log_probs[other.row_offsets[row + 1] - 1]
-        bound = smallest + _CELL_TOLERANCE + 2 * _HALF_BIT * np.abs(smallest)
+        bound = smallest + 2 * _cell_tolerance(smallest)
         assert (one.cell_log_probs[alone] <= bound).all(), "a cell is missing"
         swapped[row] = True
     return swapped, worst
+
+
+def _cell_tolerance(log_probs: np.ndarray) -> np.ndarray:
+    return _CELL_TOLERANCE + _CELL_STEP * np.sqrt(-log_probs.astype(np.float64))
 
 
 def _keys(rows: TargetRows) -> np.ndarray:
@@ -80,7 +86,7 @@ def _keys(rows: TargetRows) -> np.ndarray:
     return (row << 32) + rows.cell_ids
 
 
-def _excess(expected: np.ndarray, actual: np.ndarray, absolute: float, relative: float) -> np.ndarray:
+def _excess(expected: np.ndarray, actual: np.ndarray, absolute: float | np.ndarray, relative: float) -> np.ndarray:
     """|difference| over what is allowed; 0 where both are the same infinity or NaN, infinite where one is."""
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))

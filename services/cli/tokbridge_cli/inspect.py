@@ -16,7 +16,7 @@ from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
 from tokbridge_teacher.offline.inspection import PairReport, SideReport, inspect_pair
 from tokbridge_teacher.settings import RequestLimits
 
-ROW_BYTES, CELL_BYTES = 20, 6
+ROW_BYTES, CELL_BYTES = 20, 4
 DEFAULT_TOP_K = RequestLimits().default_top_k
 
 

@@ -14,8 +14,8 @@ class RequestLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_top_k: int = Field(default=1024, ge=1, le=65535)
-    default_top_k: int = Field(default=48, ge=1)
-    default_mass: float = Field(default=0.995, gt=0, le=1)
+    default_top_k: int = Field(default=64, ge=1)
+    default_mass: float = Field(default=0.9985, gt=0, le=1)
     """With `default_top_k`, the least error within 160 bytes a row (`benchmarks/wire_size.py`)."""
     max_response_bytes: int = Field(default=4 << 20, ge=1)
     max_conversation_bytes: int = Field(default=4 << 20, ge=1)

@@ -15,7 +15,7 @@ from tokbridge.results import ScoreResult
 from tokbridge_cli.checks.result import Check, Status
 
 _MASS_TOLERANCE = 2e-3
-"""A row's cells travel as float16 logarithms."""
+"""A row's cells travel rounded."""
 _LONGEST_OVERHEAD_S = 1.0
 
 

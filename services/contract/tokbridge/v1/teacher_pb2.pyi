@@ -196,13 +196,13 @@ class ScoreResponse(_message.Message):
     def __init__(self, rows: _Optional[_Union[Rows, _Mapping]] = ..., trailer: _Optional[_Union[ScoreTrailer, _Mapping]] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("first_row", "cases", "flags", "cell_counts", "cell_ids", "cell_log_probs", "residual_unmapped", "residual_control", "residual_truncated", "emitted_log_prob")
+    __slots__ = ("first_row", "cases", "flags", "cell_counts", "cells", "cell_id_bits", "residual_unmapped", "residual_control", "residual_truncated", "emitted_log_prob")
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     CASES_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
     CELL_COUNTS_FIELD_NUMBER: _ClassVar[int]
-    CELL_IDS_FIELD_NUMBER: _ClassVar[int]
-    CELL_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    CELL_ID_BITS_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_UNMAPPED_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_CONTROL_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
@@ -211,13 +211,13 @@ class Rows(_message.Message):
     cases: bytes
     flags: bytes
     cell_counts: bytes
-    cell_ids: bytes
-    cell_log_probs: bytes
+    cells: bytes
+    cell_id_bits: int
     residual_unmapped: bytes
     residual_control: bytes
     residual_truncated: bytes
     emitted_log_prob: bytes
-    def __init__(self, first_row: _Optional[int] = ..., cases: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., cell_counts: _Optional[bytes] = ..., cell_ids: _Optional[bytes] = ..., cell_log_probs: _Optional[bytes] = ..., residual_unmapped: _Optional[bytes] = ..., residual_control: _Optional[bytes] = ..., residual_truncated: _Optional[bytes] = ..., emitted_log_prob: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, first_row: _Optional[int] = ..., cases: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., cell_counts: _Optional[bytes] = ..., cells: _Optional[bytes] = ..., cell_id_bits: _Optional[int] = ..., residual_unmapped: _Optional[bytes] = ..., residual_control: _Optional[bytes] = ..., residual_truncated: _Optional[bytes] = ..., emitted_log_prob: _Optional[bytes] = ...) -> None: ...
 
 class ScoreTrailer(_message.Message):
     __slots__ = ("num_rows", "checksum", "cases", "seam", "notes", "prompt_tokens", "content_tokens", "content_log_prob", "stop_log_prob", "scored_bytes", "timings", "shared_prompt_tokens")
