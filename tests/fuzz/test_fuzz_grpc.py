@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from random import Random
 
 import grpc
 import pytest
@@ -44,9 +45,10 @@ def caller(target, student_profile, student_registration) -> Iterator[HostileCal
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.randoms(use_true_random=False))
-def test_no_call_is_answered_with_a_fault_of_the_service(caller, random):
-    caller.call(random)
+@given(st.integers(0, 2**63))
+def test_no_call_is_answered_with_a_fault_of_the_service(caller, seed):
+    # A seed: were every choice Hypothesis' own, it would try few kinds of call, each many times.
+    caller.call(Random(seed))
 
 
 def test_the_calls_reached_what_they_were_meant_to_reach(caller):
