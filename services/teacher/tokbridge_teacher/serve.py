@@ -19,6 +19,7 @@ from tokbridge_teacher.building import BuiltService, build_service
 from tokbridge_teacher.protocols.authentication import Authenticator
 from tokbridge_teacher.protocols.grpc_server import GrpcServer
 from tokbridge_teacher.protocols.http_connections import http_config
+from tokbridge_teacher.protocols.http_rooms import ConnectionRoom
 from tokbridge_teacher.protocols.http_server import build_http_app
 from tokbridge_teacher.security import Security, open_security
 from tokbridge_teacher.settings import ServeSettings
@@ -59,7 +60,7 @@ async def _serve(settings: ServeSettings, security: Security, built: BuiltServic
     http_task = asyncio.create_task(http_server.serve(sockets=[http_socket]))
     while not http_server.started and not http_task.done():
         await asyncio.sleep(_POLL_S)
-    await grpc_server.set_serving(True)
+    grpc_server.set_serving(True)
     print(READY_PREFIX + json.dumps(_ready_facts(settings, built, http_socket, grpc_server)), flush=True)
     stop_task = asyncio.create_task(stop.wait())
     await asyncio.wait((stop_task, http_task), return_when=asyncio.FIRST_COMPLETED)
@@ -82,10 +83,11 @@ def _servers(settings: ServeSettings, security: Security, built: BuiltService) -
         tls=security.tls,
         **shared,
     )
+    room = ConnectionRoom(settings.max_connections)
     http_server = _HttpServer(
         http_config(
-            build_http_app(built.service, **shared),
-            max_connections=settings.max_connections,
+            build_http_app(built.service, room=room, **shared),
+            room=room,
             read_timeout_s=settings.read_timeout_s,
             tls=security.tls,
             timeout_graceful_shutdown=_LAST_WORDS_S,
@@ -106,7 +108,7 @@ async def _shut_down(
     """
     _log.info("stopping; running requests have %g s", settings.shutdown_grace_s)
     built.service.ready = False
-    await grpc_server.set_serving(False)
+    grpc_server.set_serving(False)
     await _idle(built, settings.shutdown_grace_s)
     await asyncio.to_thread(built.stop, 0)
     http_server.should_exit = True

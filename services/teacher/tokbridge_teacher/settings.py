@@ -85,7 +85,8 @@ class ServeSettings(BaseModel):
     tls_client_ca: Path | None = None
     """PEM certificates of authorities; with it, clients must show a certificate of one of them."""
     max_connections: int = Field(default=1024, ge=1)
-    """HTTP connections at once; more are answered 503."""
+    """HTTP connections at once: a further one takes the place of the one that is idle for longest; while all are busy,
+    nothing but health is answered."""
     max_calls: int = Field(default=4096, ge=1)
     """gRPC calls at once, those that wait in the queue included; more are refused."""
     max_upload_bytes: int = Field(default=512 << 20, ge=1 << 20)

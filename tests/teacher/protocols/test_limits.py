@@ -237,21 +237,6 @@ def test_a_header_that_does_not_end_in_time_closes_the_connection(sent, built_te
                 time.sleep(0.15)
 
 
-def test_connections_are_bounded_and_their_places_come_back(built_teacher):
-    with served_over_http(built_teacher.service, max_connections=4) as url:
-        address = ("127.0.0.1", httpx.URL(url).port)
-        held = [socket.create_connection(address) for _ in range(6)]
-        time.sleep(0.1)
-        assert httpx.get(f"{url}/healthz").status_code == 503
-        for connection in held:
-            connection.close()
-        for _ in range(300):
-            if httpx.get(f"{url}/healthz").status_code == 200:
-                break
-            time.sleep(0.01)
-        assert httpx.get(f"{url}/healthz").status_code == 200
-
-
 async def test_calls_are_bounded_and_their_places_come_back(built_teacher):
     async with (
         served_over_grpc(built_teacher.service, max_calls=3) as target,

@@ -22,7 +22,7 @@ from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, Gr
 from tokbridge_teacher.protocols.call_records import grpc_call, grpc_request_id
 from tokbridge_teacher.protocols.grpc_errors import Context, refuse_call, typed_errors
 from tokbridge_teacher.protocols.grpc_handlers import SERVICE, add_teacher, parsed
-from tokbridge_teacher.protocols.grpc_health import BoundedHealth
+from tokbridge_teacher.protocols.grpc_health import Health
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
 from tokbridge_teacher.request_limits import read_score_request
 from tokbridge_teacher.service import TeacherService
@@ -138,7 +138,7 @@ class GrpcServer:
             interceptors=[] if authenticator is None else [GrpcAuthentication(authenticator, _refuse)],
             maximum_concurrent_rpcs=max_calls,
         )
-        self._health = BoundedHealth()
+        self._health = Health()
         servicer = TeacherServicer(service, uploads or UploadBudget(sys.maxsize))
         add_teacher(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -156,14 +156,14 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Listen; health says NOT_SERVING until `set_serving`."""
-        await self.set_serving(False)
+        self.set_serving(False)
         await self._server.start()
 
-    async def set_serving(self, serving: bool) -> None:
-        """What the health service answers for the process and for the teacher."""
+    def set_serving(self, serving: bool) -> None:
+        """What the health service answers for the process and for the teacher; from the server's event loop."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):
-            await self._health.set(name, status)
+            self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls and let running ones finish for `grace_s` seconds."""
