@@ -27,7 +27,6 @@ from tokbridge import __version__
 from tokbridge.errors import RequestCancelledError, TokbridgeError
 from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
-from tokbridge.v1 import teacher_pb2
 from tokbridge_teacher.faults import internal_faults
 from tokbridge_teacher.protocols import http_protobuf
 from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, HttpAuthentication
@@ -164,8 +163,8 @@ async def _score_request(request: Request, limits: RequestLimits) -> tuple[str, 
     return message.student_id, replace(score_request, request_id=request.state.request_id)
 
 
-async def _streamed(request: Request, messages: AsyncGenerator[teacher_pb2.ScoreResponse]) -> Response:
-    """A stream of messages, once the first is there: until then an error still has its own status."""
+async def _streamed(request: Request, messages: AsyncGenerator[bytes]) -> Response:
+    """A stream of serialized messages, once the first is there: until then an error still has its own status."""
     try:
         first = await _unless_disconnected(request, anext(messages))
     except BaseException:
