@@ -253,6 +253,9 @@ async def test_calls_are_bounded_and_their_places_come_back(built_teacher):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.GetTeacher(teacher_pb2.GetTeacherRequest())
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert typed(refused.value).details["name"] == "max_calls"
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
         for call in calls:
             call.cancel()
         for _ in range(100):

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tokbridge_teacher.protocols.http_rooms import ConnectionRoom
 from tokbridge_teacher.tls import ServerTls
+from tokbridge_teacher.tls_rotation import ssl_context
 
 HEADER_TIMEOUT_S = 15.0
 """From the first moment of a connection, or the first byte of a later request, to the end of the request's header."""
@@ -109,9 +110,8 @@ def http_config(
 
     `room` bounds the connections, and is the one that the application asks.
     """
-    certificates: dict[str, Any] = {} if tls is None else dict(tls.for_uvicorn())
     protocol: Any = partial(PromptCallers, read_timeout_s=read_timeout_s, room=room)  # uvicorn only calls it
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=protocol,
         ws="none",
@@ -120,6 +120,11 @@ def http_config(
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        **certificates,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
         **changes,
     )
+    if tls is not None:
+        config.load()
+        config.ssl = ssl_context(tls)  # in place of one that keeps what the files hold now
+    return config
