@@ -73,11 +73,11 @@ def test_the_health_check_follows_readiness(deployed_teacher):
     spec.loader.exec_module(healthcheck)
     with served_over_http(deployed_teacher.service) as url:
         assert healthcheck.is_ready(f"{url}/readyz")
-        deployed_teacher.service.ready = False
+        deployed_teacher.service.serving = False
         try:
             assert not healthcheck.is_ready(f"{url}/readyz")
         finally:
-            deployed_teacher.service.ready = True
+            deployed_teacher.service.serving = True
     assert not healthcheck.is_ready(f"{url}/readyz")  # nobody listens
 
 

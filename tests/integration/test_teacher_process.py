@@ -10,11 +10,13 @@ import grpc
 import httpx
 import pytest
 
+from support import breaking_teacher
 from support.requests_for import request_for
 from support.scrapes import sum_of_series
 from support.teacher_process import running_teacher, start_teacher
 from support.tiny_models import TINY_STUDENT, TINY_TEACHER, save_tiny_model
 from tokbridge.client import StudentRegistration, TeacherClient
+from tokbridge.errors import InternalError
 from tokbridge.tokenizer_profile import load_tokenizer
 from tokbridge.v1 import teacher_pb2_grpc
 
@@ -70,6 +72,24 @@ async def test_sigterm_lets_running_requests_finish(tmp_path, student):
         assert await asyncio.to_thread(teacher.process.wait, 30) == 0
     finally:
         teacher.kill()
+
+
+async def test_a_device_that_is_gone_ends_the_process_so_that_it_is_started_anew(tmp_path, student):
+    folder = save_tiny_model(TINY_TEACHER, tmp_path / "model")
+    marker = tmp_path / "break"
+    program, env = [breaking_teacher.__file__], {"TOKBRIDGE_TEST_BREAK": str(marker)}
+    teacher = start_teacher(folder, tmp_path / "log", program=program, env=env)
+    try:
+        async with TeacherClient(teacher.grpc, max_divergence=None) as client:
+            await client.connect(StudentRegistration.from_profile(student))
+            assert (await client.score(request_for(student))).rows.num_rows
+            marker.touch()
+            with pytest.raises(InternalError):
+                await client.score(request_for(student))
+        assert await asyncio.to_thread(teacher.process.wait, 60) not in (0, None)
+    finally:
+        teacher.kill()
+    assert "start the service anew" in teacher.log.read_text().splitlines()[-1]
 
 
 def test_a_model_that_is_none_is_one_clear_line(tmp_path):

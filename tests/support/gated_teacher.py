@@ -38,6 +38,8 @@ class Gate:
     """Set as soon as a step waits or runs."""
     jobs: list[ScoreJob] = field(default_factory=list)
     """All that were begun."""
+    fault: Exception | None = None
+    """What every pass ends by at its first step, if anything."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -48,6 +50,8 @@ class Gate:
         while True:
             self.entered.set()
             assert self.open.wait(WAIT_S)
+            if self.fault is not None:
+                raise self.fault
             try:
                 next(steps)
             except StopIteration:

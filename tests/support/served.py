@@ -14,6 +14,7 @@ import uvicorn
 
 from tokbridge_teacher.protocols.grpc_server import GrpcServer
 from tokbridge_teacher.protocols.http_connections import http_config
+from tokbridge_teacher.protocols.http_rooms import ConnectionRoom
 from tokbridge_teacher.protocols.http_server import build_http_app
 from tokbridge_teacher.service import TeacherService
 from tokbridge_teacher.tls import ServerTls
@@ -26,7 +27,7 @@ async def served_over_grpc(
     """`host:port` of a gRPC server in this event loop."""
     server = GrpcServer(service, host="127.0.0.1", port=0, max_message_bytes=max_message_bytes, **security)
     await server.start()
-    await server.set_serving(True)
+    server.set_serving(True)
     try:
         yield f"127.0.0.1:{server.port}"
     finally:
@@ -45,8 +46,9 @@ def served_over_http(
 ) -> Iterator[str]:
     """URL of an HTTP server in a thread of its own; `limits` are those of `build_http_app`."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = build_http_app(service, max_message_bytes=max_message_bytes, **limits)
-    server = uvicorn.Server(http_config(app, max_connections=max_connections, read_timeout_s=read_timeout_s, tls=tls))
+    room = ConnectionRoom(max_connections)
+    app = build_http_app(service, max_message_bytes=max_message_bytes, room=room, **limits)
+    server = uvicorn.Server(http_config(app, room=room, read_timeout_s=read_timeout_s, tls=tls))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +68,10 @@ def start_teacher(
     grpc_port: int = 0,
     timeout_s: float = 120.0,
     env: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "tokbridge_cli.main"),
 ) -> TeacherProcess:
     """Start a service and wait until it is ready; raises with the end of its log when it is not in time."""
-    command = [sys.executable, "-m", "tokbridge_cli.main", "teacher", "serve", str(model)]
+    command = [sys.executable, *program, "teacher", "serve", str(model)]
     command += ["--port", str(http_port), "--grpc-port", str(grpc_port), *options]
     with log.open("w") as stderr:
         process = subprocess.Popen(

@@ -7,9 +7,12 @@ import pytest
 
 from support.gated_teacher import gated_teacher
 from support.requests_for import request_for
+from support.rows_alike import compare_rows
 from tokbridge.errors import LimitExceededError
 from tokbridge.modes import Routing, Spanning
+from tokbridge.targets import TargetRows
 from tokbridge_teacher.backends.base import ScoreJob
+from tokbridge_teacher.backends.lm_head import LmHead
 from tokbridge_teacher.costs import estimated_cost, measured_cost
 from tokbridge_teacher.preparation import RequestPreparer
 from tokbridge_teacher.settings import RequestLimits
@@ -69,14 +72,51 @@ def test_an_estimate_refuses_nothing_for_good(student_profile):
     assert estimated_cost(request, 10**6).tokens > 300
 
 
-async def test_a_chunk_that_does_not_fit_the_device_is_refused(teacher_folder, student_registration, student_profile):
-    with gated_teacher(teacher_folder, chunk_rows=64, max_chunk_bytes=50_000) as teacher:
-        service = teacher.built.service
-        await service.register(lambda: student_registration)
-        short = request_for(student_profile, "a b")
-        assert [part async for part in service.score(student_registration.student_id, short)]
+LONG = "word " * 50
+
+
+async def rows_of(teacher, student_profile, registration) -> list[TargetRows]:
+    """Registers and scores one response."""
+    service = teacher.built.service
+    await service.register(lambda: registration)
+    parts = [part async for part in service.score(registration.student_id, request_for(student_profile, LONG))]
+    return [part for part in parts if isinstance(part, TargetRows)]
+
+
+def row_bytes(teacher, registration) -> int:
+    """Of one row of logits and what is folded from it."""
+    return 4 * (teacher.built.service.describe().head_size + registration.vocabulary.size + 1)
+
+
+@pytest.mark.parametrize("rows_that_fit", [1, 5])
+async def test_a_chunk_is_cut_to_what_fits_the_device(
+    rows_that_fit, teacher_folder, student_registration, student_profile, monkeypatch
+):
+    seen: list[int] = []
+    head = LmHead.__call__
+
+    def counting(self, hidden_Ph):
+        seen.append(len(hidden_Ph))
+        return head(self, hidden_Ph)
+
+    with gated_teacher(teacher_folder, chunk_rows=64) as teacher:
+        expected = await rows_of(teacher, student_profile, student_registration)
+        one = row_bytes(teacher, student_registration)
+    monkeypatch.setattr(LmHead, "__call__", counting)
+    with gated_teacher(teacher_folder, chunk_rows=64, max_chunk_bytes=(rows_that_fit + 1) * one - 1) as teacher:
+        seen.clear()
+        rows = await rows_of(teacher, student_profile, student_registration)
+    assert set(seen[:-1]) == {rows_that_fit}
+    compare_rows(TargetRows.concatenate(expected), TargetRows.concatenate(rows))
+
+
+async def test_a_response_of_which_no_row_fits_the_device_is_refused(
+    teacher_folder, student_registration, student_profile
+):
+    with gated_teacher(teacher_folder) as teacher:
+        one = row_bytes(teacher, student_registration)
+    with gated_teacher(teacher_folder, max_chunk_bytes=one - 1) as teacher:
         with pytest.raises(LimitExceededError) as refused:
-            async for _ in service.score(student_registration.student_id, request_for(student_profile, "word " * 50)):
-                pass
-        assert refused.value.details["name"] == "max_chunk_bytes"
+            await rows_of(teacher, student_profile, student_registration)
+        assert (refused.value.details["name"], refused.value.details["value"]) == ("max_chunk_bytes", one)
         assert teacher.held() == 0

@@ -5,7 +5,7 @@ from tokbridge.modes import Routing
 from tokbridge.registration import StudentRegistration
 from tokbridge_teacher.backends import huggingface
 from tokbridge_teacher.building import load_backend
-from tokbridge_teacher.readiness import check_whole_path
+from tokbridge_teacher.readiness import SelfTestResponse, check_whole_path
 from tokbridge_teacher.settings import ServeSettings
 from tokbridge_teacher.students import pair_compiler
 
@@ -14,7 +14,8 @@ from tokbridge_teacher.students import pair_compiler
 def parts(teacher_folder, teacher_profile):
     backend = load_backend(ServeSettings(model=str(teacher_folder)))
     compile_tables = pair_compiler(teacher_profile.vocabulary, None)
-    return backend, teacher_profile, compile_tables(StudentRegistration.from_profile(teacher_profile), Routing.GREEDY)
+    tables = compile_tables(StudentRegistration.from_profile(teacher_profile), Routing.GREEDY)
+    return backend, SelfTestResponse.planned(teacher_profile, tables, backend.describe().device)
 
 
 def test_a_sound_path_repeats_itself(parts):

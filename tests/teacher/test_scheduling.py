@@ -12,8 +12,8 @@ from tokbridge.errors import (
     NonFiniteLogitsError,
     ShuttingDownError,
 )
-from tokbridge_teacher.backends.base import Backend, ScoreJob, Steps
-from tokbridge_teacher.scheduling import Scheduler, SchedulerLimits, SchedulerState
+from tokbridge_teacher.backends.base import Backend, BackendLostError, ScoreJob, Steps
+from tokbridge_teacher.scheduling import PassReport, Scheduler, SchedulerLimits, SchedulerState
 from tokbridge_teacher.tickets import Ticket, select_batch
 
 LIMITS = SchedulerLimits(batch_tokens=40)
@@ -129,6 +129,68 @@ def test_a_typed_error_of_a_batch_stays_typed():
     assert outcome.done.wait(WAIT_S)
     scheduler.stop(WAIT_S)
     assert type(outcome.errors[0]) is NonFiniteLogitsError
+
+
+def test_a_lost_backend_ends_all_and_whoever_waited_may_go_elsewhere(backend):
+    """Those of its pass may be what broke it: they are told not to try again."""
+
+    def break_for_good(jobs: Sequence[ScoreJob]) -> None:
+        raise BackendLostError("the device is gone")
+
+    backend._work = break_for_good
+    lost = threading.Event()
+    scheduler = Scheduler(cast(Backend, backend), LIMITS, lost=lost.set)
+    scheduler.start()
+    broken, waiting, long = Outcome(), Outcome(), Outcome()
+    scheduler.submit(job(30, broken), ignore)
+    assert backend.entered.wait(WAIT_S)
+    scheduler.submit(job(30, waiting), ignore)
+    scheduler.submit(job(60, long), ignore)
+    backend.gate.set()
+    assert all(outcome.done.wait(WAIT_S) for outcome in (broken, waiting, long))
+    assert lost.wait(WAIT_S)
+    assert [type(error) for error in broken.errors] == [BackendLostError]
+    assert broken.errors[0].code == "internal"
+    assert not broken.errors[0].retryable
+    assert [type(error) for error in waiting.errors + long.errors] == [ShuttingDownError, ShuttingDownError]
+    assert len(backend.batches) == 1
+    assert scheduler.state() == SchedulerState(0, 0, 0, 0)
+    with pytest.raises(ShuttingDownError):
+        scheduler.submit(job(10), ignore)
+    scheduler.stop(WAIT_S)
+
+
+def test_a_fault_outside_a_pass_is_no_silent_end_of_the_worker(backend):
+    def fault() -> None:
+        raise RuntimeError("not expected")
+
+    lost = threading.Event()
+    scheduler = Scheduler(cast(Backend, backend), LIMITS, lost=lost.set)
+    scheduler.start()
+    outcome = Outcome()
+    scheduler.submit(job(10, outcome), fault)
+    assert outcome.done.wait(WAIT_S)
+    assert lost.wait(WAIT_S)
+    assert [type(error) for error in outcome.errors] == [ShuttingDownError]
+
+
+def test_every_pass_is_reported_and_a_failed_one_before_its_callers_hear_of_it():
+    reports: list[PassReport] = []
+
+    def break_the_second(jobs: Sequence[ScoreJob]) -> None:
+        if len(backend.batches) == 2:
+            raise MemoryError
+
+    backend = GatedBackend(break_the_second)
+    backend.gate.set()
+    scheduler = Scheduler(cast(Backend, backend), LIMITS, report=reports.append)
+    scheduler.start()
+    outcomes = [Outcome(), Outcome()]
+    for outcome in outcomes:
+        scheduler.submit(job(10, outcome), ignore)
+        assert outcome.done.wait(WAIT_S)
+    assert [type(report.fault) for report in reports] == [type(None), InternalError]
+    scheduler.stop(WAIT_S)
 
 
 def test_stop_fails_what_did_not_finish_in_time_and_takes_no_more(backend):

@@ -1,5 +1,6 @@
 """A caller that reads slowly holds back its own stream: neither the model, nor others, nor memory without bound."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import grpc
@@ -12,6 +13,7 @@ from tokbridge import wire
 from tokbridge.error_mapping import ERROR_TRAILER_KEY, error_of
 from tokbridge.errors import DeadlineExceededError, OverloadedError
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
+from tokbridge_teacher.protocols import grpc_server
 
 ROOM_BYTES = 12 << 20
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
@@ -20,9 +22,9 @@ LONG = "six " * 400
 
 
 @asynccontextmanager
-async def connected(teacher: GatedTeacher, registration):
+async def connected(teacher: GatedTeacher, registration, **options):
     async with (
-        served_over_grpc(teacher.built.service, 1 << 24) as target,
+        served_over_grpc(teacher.built.service, 1 << 24, **options) as target,
         grpc.aio.insecure_channel(target, options=SMALL_WINDOW) as channel,
     ):
         stub = teacher_pb2_grpc.TeacherStub(channel)
@@ -87,3 +89,35 @@ async def test_a_client_that_never_reads_loses_its_place(teacher_folder, student
                     pass
             assert isinstance(error_in(raised.value), DeadlineExceededError)
         assert teacher.metric('tokbridge_cancellations_total{reason="slow_reader"}') == 1
+
+
+async def test_the_call_of_a_client_that_never_reads_ends_and_its_place_is_free(
+    teacher_folder, student_registration, student_profile, monkeypatch
+):
+    """The place among all calls, which would else be kept for as long as the client keeps its connection."""
+    monkeypatch.setattr(grpc_server, "LAST_WORDS_S", 0.1)
+    long = request_for(student_profile, LONG, top_k=400).to_proto(student_registration.student_id)
+    with gated_teacher(teacher_folder, read_timeout_s=0.3, chunk_rows=32) as teacher:
+        async with connected(teacher, student_registration, max_calls=2, read_timeout_s=0.3) as stub:
+
+            async def is_known() -> bool:
+                try:
+                    await stub.GetTeacher(teacher_pb2.GetTeacherRequest())
+                except grpc.aio.AioRpcError as refused:
+                    if refused.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    return False
+                return True
+
+            slow = [stub.Score(long) for _ in range(2)]
+            assert await becomes(lambda: teacher.held() == 2)
+            assert not await is_known(), "both places are taken"
+            assert await becomes(lambda: teacher.held() == 0)
+            for _ in range(500):
+                if await is_known():
+                    break
+                await asyncio.sleep(0.02)
+            assert await is_known()
+            assert len(slow) == 2
+        assert await becomes(lambda: teacher.metric('tokbridge_cancellations_total{reason="slow_reader"}') == 2)
+        assert teacher.metric('tokbridge_cancellations_total{reason="client_gone"}') == 0

@@ -261,10 +261,10 @@ async def test_score_requests_do_not_wait_for_registrations(teacher, connection,
 
 
 async def test_a_service_that_stops_registers_nobody(teacher, connection, student_registration):
-    teacher.built.service.ready = False
+    teacher.built.service.serving = False
     try:
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await connection.stub.RegisterStudent(iter(student_registration.to_messages()))
     finally:
-        teacher.built.service.ready = True
+        teacher.built.service.serving = True
     assert failure.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -103,11 +103,11 @@ def main() -> None:
     try:
         build_app(sys.argv[1:])()
     except MissingExtraError as error:
-        errors.print(str(error), markup=False)
+        errors.print(str(error), markup=False, soft_wrap=True)
         sys.exit(3)
     except TokbridgeError as error:
         request = f" (request {error.details['request_id']})" if "request_id" in error.details else ""
-        errors.print(f"{error.code}: {error.message}{request}", markup=False)
+        errors.print(f"{error.code}: {error.message}{request}", markup=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -188,7 +188,7 @@ class OverloadedError(TokbridgeError):
 
 
 class ShuttingDownError(TokbridgeError):
-    """The service is stopping and takes no new request."""
+    """The service takes no new request: it is stopping, or its model fails."""
 
     code = ErrorCode.SHUTTING_DOWN
     retryable = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -14,13 +15,14 @@ from tokbridge_teacher.backends.base import Backend, SelfTestReport
 from tokbridge_teacher.backends.huggingface import BackendLimits, HuggingFaceBackend
 from tokbridge_teacher.backends.model_loading import context_length, load_model
 from tokbridge_teacher.fair_pool import FairPool
+from tokbridge_teacher.model_health import ModelHealth, ModelState
 from tokbridge_teacher.observability.assembly import new_metrics, watch_service
 from tokbridge_teacher.observability.metrics import ServiceMetrics
 from tokbridge_teacher.observability.observer import RequestObserver
 from tokbridge_teacher.observability.tracing import open_tracer
 from tokbridge_teacher.prompt.render_processes import RenderBounds, RenderProcesses
-from tokbridge_teacher.readiness import check_whole_path
-from tokbridge_teacher.scheduling import Scheduler, SchedulerLimits
+from tokbridge_teacher.readiness import SelfTestResponse, check_whole_path
+from tokbridge_teacher.scheduling import PassReport, Scheduler, SchedulerLimits
 from tokbridge_teacher.service import TeacherService
 from tokbridge_teacher.settings import ServeSettings
 from tokbridge_teacher.students import StudentRegistry, pair_compiler
@@ -28,6 +30,8 @@ from tokbridge_teacher.workers import ServiceBounds, Workers
 
 _PROMPT_GROWTH = 16
 """What a template may make of a conversation; templates add a line a message."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class BuiltService:
     repeat_error: float
     """Largest difference between two scorings of one response."""
     renderers: RenderProcesses
+    health: ModelHealth
+    self_test_response: SelfTestResponse
 
     @property
     def scheduler(self) -> Scheduler:
@@ -48,7 +54,7 @@ class BuiltService:
 
     def stop(self, grace_s: float) -> None:
         """Take no more requests; those prepared may finish within `grace_s` seconds, then what is left fails."""
-        self.service.ready = False
+        self.service.serving = False
         self.workers.scheduler.stop(grace_s)
 
     def close(self) -> None:
@@ -99,17 +105,12 @@ def build_checked_service(
     metrics = new_metrics(backend.describe())
     compile_tables = pair_compiler(profile.vocabulary, settings.cache_dir, settings.max_cache_bytes)
     own_tables = compile_tables(StudentRegistration.from_profile(profile), Routing.GREEDY)
-    repeat_error = check_whole_path(backend, profile, own_tables)
-    workers = _workers(settings, backend, metrics)
+    response = SelfTestResponse.planned(profile, own_tables, device)
+    repeat_error = check_whole_path(backend, response)
+    health = ModelHealth(settings.max_failed_passes, _log_state)
+    workers = _workers(settings, backend, metrics, health)
     renderers = RenderProcesses(settings.prepare_threads, _render_bounds(settings))
     students = StudentRegistry(compile_tables, device=device, max_students=settings.limits.max_students)
-    watch_service(
-        metrics,
-        scheduler=workers.scheduler,
-        preparers=workers.preparers,
-        admission=workers.admission,
-        students=students,
-    )
     service = TeacherService(
         profile=_rendered_by(renderers, profile),
         backend=backend,
@@ -117,16 +118,24 @@ def build_checked_service(
         limits=settings.limits,
         bounds=ServiceBounds(
             max_tokens_in_flight=settings.max_tokens_in_flight,
-            chunk_rows=settings.chunk_rows,
             max_chunk_bytes=settings.max_chunk_bytes,
             read_timeout_s=settings.read_timeout_s,
         ),
         workers=workers,
         observer=RequestObserver(metrics, open_tracer(backend.describe().model, settings.otlp_endpoint)),
+        health=health,
+    )
+    watch_service(
+        metrics,
+        scheduler=workers.scheduler,
+        preparers=workers.preparers,
+        admission=workers.admission,
+        students=students,
+        ready=lambda: service.ready,
     )
     workers.scheduler.start()
-    service.ready = True
-    return BuiltService(service, workers, self_test, repeat_error, renderers)
+    service.serving = True
+    return BuiltService(service, workers, self_test, repeat_error, renderers, health, response)
 
 
 def _render_bounds(settings: ServeSettings) -> RenderBounds:
@@ -141,11 +150,23 @@ def _rendered_by(renderer: Renderer, profile: TokenizerProfile) -> TokenizerProf
     return replace(profile, template=replace(profile.template, renderer=renderer))
 
 
-def _workers(settings: ServeSettings, backend: Backend, metrics: ServiceMetrics) -> Workers:
+def _log_state(state: ModelState) -> None:
+    if state is ModelState.COMPUTES:
+        _log.warning("the model computes again; requests are taken")
+    else:
+        _log.error("the model %s; no request is taken", "is lost" if state is ModelState.LOST else "fails")
+
+
+def _workers(settings: ServeSettings, backend: Backend, metrics: ServiceMetrics, health: ModelHealth) -> Workers:
+    def report(ended: PassReport) -> None:
+        health.pass_ended(failed=ended.fault is not None)
+        metrics.count_pass(ended)
+
+    limits = SchedulerLimits(batch_tokens=settings.batch_tokens)
     held = Cost(settings.max_requests, settings.max_tokens_in_flight, settings.max_result_bytes)
     registered = Cost(settings.max_registrations, settings.max_registrations)
     return Workers(
-        scheduler=Scheduler(backend, SchedulerLimits(batch_tokens=settings.batch_tokens), report=metrics.count_pass),
+        scheduler=Scheduler(backend, limits, report=report, lost=health.lost),
         preparers=FairPool(settings.prepare_threads, "prepare"),
         registrars=FairPool(1, "register"),
         assemblers=ThreadPoolExecutor(settings.prepare_threads, thread_name_prefix="tokbridge-assemble"),

@@ -46,18 +46,20 @@ def measured_cost(prepared: PreparedResponse) -> Cost:
     )
 
 
-def check_chunk(prepared: PreparedResponse, *, chunk_rows: int, max_bytes: int) -> None:
-    """Refuse a response whose chunk would not fit the device: rows × (teacher's head + student's vocabulary) × 4 bytes.
+def chunk_rows_within(prepared: PreparedResponse, max_bytes: int) -> int:
+    """Rows of a chunk of logits that fit the device beside what is folded from them: each takes (teacher's head +
+    student's vocabulary) × 4 bytes.
 
     Raises:
-        LimitExceededError: names `max_chunk_bytes`.
+        LimitExceededError: not even one fits; names `max_chunk_bytes`.
     """
     columns = prepared.device_tables.teacher_size + prepared.device_tables.student_size + 1
-    chunk_bytes = min(chunk_rows, prepared.plan.num_positions) * columns * _FLOAT_BYTES
-    if chunk_bytes > max_bytes:
+    row_bytes = columns * _FLOAT_BYTES
+    if row_bytes > max_bytes:
         raise LimitExceededError(
-            f"A chunk of {chunk_rows} rows at these vocabularies takes {chunk_bytes} bytes; {max_bytes} are allowed.",
+            f"One row of logits at these vocabularies takes {row_bytes} bytes; {max_bytes} are allowed.",
             name="max_chunk_bytes",
-            value=chunk_bytes,
+            value=row_bytes,
             limit=max_bytes,
         )
+    return max_bytes // row_bytes

@@ -12,6 +12,7 @@ from typing import Protocol
 from tokbridge.errors import InvalidConfigError
 from tokbridge_teacher.api_keys import ApiKeys
 from tokbridge_teacher.callers import Caller
+from tokbridge_teacher.file_version import FileVersion, file_version
 
 KEYS_VARIABLE = "TOKBRIDGE_API_KEYS"
 """Environment variable with the text of a key file."""
@@ -65,15 +66,11 @@ class KeyFile:
         else:
             _log.info("API keys were read anew: %r", self._keys)
 
-    def _stat(self) -> tuple[int, ...]:
-        """What changes with the file's content or permissions, also where a link to it is turned (Kubernetes does so),
-        or where its time of modification is kept.
-        """
+    def _stat(self) -> FileVersion:
         try:
-            stat = self._path.stat()
+            return file_version(self._path)
         except OSError as error:
             raise InvalidConfigError(f"cannot read {self._path}: {error.strerror}", field="api_keys_file") from None
-        return stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_size
 
     def _read(self) -> ApiKeys:
         try:

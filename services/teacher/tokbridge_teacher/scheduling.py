@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokbridge.errors import InternalError, ShuttingDownError, TokbridgeError
-from tokbridge_teacher.backends.base import Backend, ScoreJob, Steps
+from tokbridge_teacher.backends.base import Backend, BackendLostError, ScoreJob, Steps
 from tokbridge_teacher.callers import ANONYMOUS, Caller
 from tokbridge_teacher.fair_queue import FairQueue
 from tokbridge_teacher.tickets import Ticket, select_batch
@@ -54,6 +54,8 @@ class PassReport:
     num_tokens: int
     seconds: float
     """Of its steps, without those of other passes between them."""
+    fault: TokbridgeError | None = None
+    """What ended it before its time, as its callers were told."""
 
 
 @dataclass
@@ -64,9 +66,9 @@ class _Pass:
     steps: Steps
     seconds: float = 0.0
 
-    def report(self) -> PassReport:
+    def report(self, fault: TokbridgeError | None) -> PassReport:
         """What it took."""
-        return PassReport(len(self.tickets), sum(ticket.num_tokens for ticket in self.tickets), self.seconds)
+        return PassReport(len(self.tickets), sum(ticket.num_tokens for ticket in self.tickets), self.seconds, fault)
 
 
 class Scheduler:
@@ -78,12 +80,14 @@ class Scheduler:
         limits: SchedulerLimits,
         *,
         report: Callable[[PassReport], None] = lambda _: None,
+        lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`report` is called from the worker at the end of every pass."""
+        """`report` is called from the worker at the end of every pass, `lost` when it ends because it cannot go on."""
         self._backend = backend
         self._limits = limits
         self._report = report
+        self._lost = lost
         self._clock = clock
         self._changed = threading.Condition()
         self._queues: dict[Lane, FairQueue[Ticket]] = {lane: FairQueue() for lane in Lane}
@@ -135,15 +139,21 @@ class Scheduler:
             self._closing = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._has_work(), timeout=grace_s)
+        self._fail_all(ShuttingDownError("The service stopped before this response was scored."))
+        if self._worker.is_alive():
+            self._worker.join(_STEP_S)
+
+    def _fail_all(self, error: TokbridgeError) -> None:
+        """End every job, and take no more."""
+        with self._changed:
+            self._closing = True
             left = [*self._queued(), *self._running()]
             for queue in self._queues.values():
                 queue.clear()
             self._passes.clear()
             self._changed.notify_all()
         for ticket in left:
-            ticket.job.fail(ShuttingDownError("The service stopped before this response was scored."))
-        if self._worker.is_alive():
-            self._worker.join(_STEP_S)
+            ticket.job.fail(error)
 
     def _queue_of(self, ticket: Ticket) -> FairQueue[Ticket]:
         return self._queues[Lane.LONG if ticket.num_tokens > self._limits.batch_tokens else Lane.ORDINARY]
@@ -160,18 +170,30 @@ class Scheduler:
             yield from under_way.tickets
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._has_work() or self._closing)
-                opened = self._open_passes()
-                passes = dict(self._passes)
-                if not passes and self._closing:
-                    return
-            for ticket in opened:
-                ticket.on_start()
-            if passes:
-                lane = self._turns.next_of(passes)
-                self._advance(lane, passes[lane])
+        try:
+            while self._turn():
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever it was, without a worker nothing is ever answered
+            if not isinstance(error, BackendLostError):
+                _log.critical("the worker of the model failed", exc_info=error)
+            self._lost()
+            # Those of the pass have their error; the others may find a replica that computes.
+            self._fail_all(ShuttingDownError("The teacher model computes nothing any more; the service ends."))
+
+    def _turn(self) -> bool:
+        """One step of a pass; False once all has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_work() or self._closing)
+            opened = self._open_passes()
+            passes = dict(self._passes)
+            if not passes and self._closing:
+                return False
+        for ticket in opened:
+            ticket.on_start()
+        if passes:
+            lane = self._turns.next_of(passes)
+            self._advance(lane, passes[lane])
+        return True
 
     def _open_passes(self) -> list[Ticket]:
         """Drop what nobody waits for, then begin a pass in every lane that is free and has work."""
@@ -182,8 +204,9 @@ class Scheduler:
         opened: list[Ticket] = []
         for lane in Lane:
             if lane not in self._passes and (batch := self._next_batch(lane)):
+                steps = self._backend.steps([ticket.job for ticket in batch])
                 self._queues[lane].take(batch)
-                self._passes[lane] = _Pass(batch, self._backend.steps([ticket.job for ticket in batch]))
+                self._passes[lane] = _Pass(batch, steps)
                 opened += batch
         return opened
 
@@ -192,24 +215,35 @@ class Scheduler:
         return waiting[:1] if lane is Lane.LONG else select_batch(waiting, self._limits.batch_tokens)
 
     def _advance(self, lane: Lane, under_way: _Pass) -> None:
-        """One step of the pass in `lane`."""
-        started = self._clock()
+        """One step of the pass in `lane`.
+
+        Raises:
+            BackendLostError: that was the last one.
+        """
+        started, ended, fault = self._clock(), True, None
         try:
             next(under_way.steps)
             ended = False
         except StopIteration:
-            ended = True
+            pass
         except Exception as error:  # noqa: BLE001 - the worker must outlive any fault of a pass
             _log.exception("a pass of %d responses failed", len(under_way.tickets))
-            fault = error if isinstance(error, TokbridgeError) else InternalError("The teacher model failed.")
-            for ticket in under_way.tickets:
-                ticket.job.fail(fault)
-            ended = True
+            # Without its traceback: callers may keep the error for long, and its frames hold tensors.
+            typed = isinstance(error, TokbridgeError)
+            fault = error.with_traceback(None) if typed else InternalError("The teacher model failed.")
         seconds = self._clock() - started
         self._turns.used(lane, seconds)
         under_way.seconds += seconds
         if ended:
-            self._report(under_way.report())
-            with self._changed:
-                self._passes.pop(lane, None)  # `stop` may have cleared it
-                self._changed.notify_all()
+            self._end(lane, under_way, fault)
+        if isinstance(fault, BackendLostError):
+            raise fault
+
+    def _end(self, lane: Lane, under_way: _Pass, fault: TokbridgeError | None) -> None:
+        self._report(under_way.report(fault))
+        if fault is not None:
+            for ticket in under_way.tickets:
+                ticket.job.fail(fault)
+        with self._changed:
+            self._passes.pop(lane, None)  # `stop` may have cleared it
+            self._changed.notify_all()

@@ -18,7 +18,7 @@ from tokbridge.targets import TargetRows
 from tokbridge_teacher.admission import Lease
 from tokbridge_teacher.backends.base import ScoreJob
 from tokbridge_teacher.cancellations import SlowReaderError
-from tokbridge_teacher.costs import check_chunk, estimated_cost, measured_cost
+from tokbridge_teacher.costs import chunk_rows_within, estimated_cost, measured_cost
 from tokbridge_teacher.observability.calls import ObservedRequest, QueueTimes
 from tokbridge_teacher.observability.observer import RequestObserver
 from tokbridge_teacher.preparation import PreparedResponse, RequestPreparer
@@ -57,20 +57,20 @@ class ResponseScorer:
                 seen.caller, estimate.tokens, partial(self._preparer.prepare, request, student)
             )
             seen.prepared(time.monotonic(), prepared.num_tokens)
-            check_chunk(prepared, chunk_rows=self._bounds.chunk_rows, max_bytes=self._bounds.max_chunk_bytes)
+            chunk_rows = chunk_rows_within(prepared, self._bounds.max_chunk_bytes)
             admission.settle(lease, measured_cost(prepared))
             stream = ResponseStream(asyncio.get_running_loop(), deadline_s=deadline_s)
-            async with aclosing(self._rows(seen, prepared, stream)) as parts:
+            async with aclosing(self._rows(seen, prepared, chunk_rows, stream)) as parts:
                 async for part in parts:
-                    with self._unread(stream, lease):
+                    with self._unread(seen, stream, lease):
                         yield part
 
     async def _rows(
-        self, seen: ObservedRequest, prepared: PreparedResponse, stream: ResponseStream
+        self, seen: ObservedRequest, prepared: PreparedResponse, chunk_rows: int, stream: ResponseStream
     ) -> AsyncGenerator[TargetRows | ScoreSummary]:
         """Queue a prepared response and assemble its rows as chunks of it are computed."""
         prepared_at = time.monotonic()
-        ticket = self._workers.scheduler.submit(_job(prepared, stream), stream.start, seen.caller)
+        ticket = self._workers.scheduler.submit(_job(prepared, chunk_rows, stream), stream.start, seen.caller)
         assembler = RowAssembler(prepared.plan, prepared.tables)
         shared_prompt_tokens = 0
         try:
@@ -99,11 +99,12 @@ class ResponseScorer:
         yield summary
 
     @contextmanager
-    def _unread(self, stream: ResponseStream, lease: Lease) -> Iterator[None]:
+    def _unread(self, seen: ObservedRequest, stream: ResponseStream, lease: Lease) -> Iterator[None]:
         """While a part is with the caller: one that takes nothing more in time loses its rows and its place."""
 
         def give_up() -> None:
             seconds = self._bounds.read_timeout_s
+            seen.reads_too_slowly = True
             stream.give_up(SlowReaderError(f"The caller took no rows for {seconds:g} seconds."))
             self._workers.admission.release(lease)
 
@@ -131,7 +132,7 @@ def _summary(
     )
 
 
-def _job(prepared: PreparedResponse, stream: ResponseStream) -> ScoreJob:
+def _job(prepared: PreparedResponse, chunk_rows: int, stream: ResponseStream) -> ScoreJob:
     return ScoreJob(
         prompt_ids=prepared.prompt_ids,
         plan=prepared.plan,
@@ -140,4 +141,5 @@ def _job(prepared: PreparedResponse, stream: ResponseStream) -> ScoreJob:
         emit=stream.emit,
         finish=stream.finish,
         fail=stream.fail,
+        max_chunk_rows=chunk_rows,
     )

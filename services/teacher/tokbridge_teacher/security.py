@@ -32,7 +32,7 @@ def open_security(settings: ServeSettings, environ: Mapping[str, str] = os.envir
     tls = None
     if settings.tls_certificate is not None and settings.tls_key is not None:
         tls = ServerTls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-        tls.check()
+        tls.context()
     for exposure in exposures(settings.host, has_keys=keys is not None, has_tls=tls is not None):
         _log.warning("SECURITY: %s", exposure)
     return Security(keys, tls)

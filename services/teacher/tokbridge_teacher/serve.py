@@ -15,13 +15,16 @@ import uvicorn
 from transformers.utils.logging import disable_progress_bar
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge_teacher.backends.base import BackendLostError
 from tokbridge_teacher.building import BuiltService, build_service
 from tokbridge_teacher.protocols.authentication import Authenticator
 from tokbridge_teacher.protocols.grpc_server import GrpcServer
 from tokbridge_teacher.protocols.http_connections import http_config
+from tokbridge_teacher.protocols.http_rooms import ConnectionRoom
 from tokbridge_teacher.protocols.http_server import build_http_app
 from tokbridge_teacher.security import Security, open_security
 from tokbridge_teacher.settings import ServeSettings
+from tokbridge_teacher.supervision import supervise
 from tokbridge_teacher.upload_budget import UploadBudget
 
 READY_PREFIX = "tokbridge teacher ready "
@@ -38,6 +41,7 @@ def serve(settings: ServeSettings) -> None:
     """Load, check, listen, print the ready line, and serve until a signal asks to stop.
 
     Raises:
+        BackendLostError: it had to stop by itself.
         TokbridgeError: the service cannot start.
     """
     disable_progress_bar()  # a log is no terminal
@@ -59,12 +63,18 @@ async def _serve(settings: ServeSettings, security: Security, built: BuiltServic
     http_task = asyncio.create_task(http_server.serve(sockets=[http_socket]))
     while not http_server.started and not http_task.done():
         await asyncio.sleep(_POLL_S)
-    await grpc_server.set_serving(True)
+    grpc_server.set_serving(True)
+    lost_task = asyncio.create_task(supervise(built, grpc_server.set_serving))
     print(READY_PREFIX + json.dumps(_ready_facts(settings, built, http_socket, grpc_server)), flush=True)
     stop_task = asyncio.create_task(stop.wait())
-    await asyncio.wait((stop_task, http_task), return_when=asyncio.FIRST_COMPLETED)
-    stop_task.cancel()
+    await asyncio.wait((stop_task, http_task, lost_task), return_when=asyncio.FIRST_COMPLETED)
+    lost = lost_task.done()
+    for task in (stop_task, lost_task):
+        task.cancel()
     await _shut_down(settings, built, grpc_server, http_server, http_task)
+    if lost:
+        lost_task.result()  # a fault of its own
+        raise BackendLostError("The teacher's device computes nothing any more; start the service anew.")
 
 
 def _servers(settings: ServeSettings, security: Security, built: BuiltService) -> tuple[GrpcServer, uvicorn.Server]:
@@ -79,13 +89,15 @@ def _servers(settings: ServeSettings, security: Security, built: BuiltService) -
         host=settings.host,
         port=settings.grpc_port,
         max_calls=settings.max_calls,
+        read_timeout_s=settings.read_timeout_s,
         tls=security.tls,
         **shared,
     )
+    room = ConnectionRoom(settings.max_connections)
     http_server = _HttpServer(
         http_config(
-            build_http_app(built.service, **shared),
-            max_connections=settings.max_connections,
+            build_http_app(built.service, room=room, **shared),
+            room=room,
             read_timeout_s=settings.read_timeout_s,
             tls=security.tls,
             timeout_graceful_shutdown=_LAST_WORDS_S,
@@ -105,8 +117,8 @@ async def _shut_down(
     once running requests have finished or the grace is over, fail what is left and stop.
     """
     _log.info("stopping; running requests have %g s", settings.shutdown_grace_s)
-    built.service.ready = False
-    await grpc_server.set_serving(False)
+    built.service.serving = False
+    grpc_server.set_serving(False)
     await _idle(built, settings.shutdown_grace_s)
     await asyncio.to_thread(built.stop, 0)
     http_server.should_exit = True

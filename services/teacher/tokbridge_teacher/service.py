@@ -22,6 +22,7 @@ from tokbridge_teacher.admission import Cost
 from tokbridge_teacher.backends.base import Backend
 from tokbridge_teacher.callers import ANONYMOUS, Caller
 from tokbridge_teacher.faults import internal_faults
+from tokbridge_teacher.model_health import ModelHealth, ModelState
 from tokbridge_teacher.observability.calls import CallRecord
 from tokbridge_teacher.observability.metrics import ServiceMetrics
 from tokbridge_teacher.observability.observer import RequestObserver
@@ -58,6 +59,7 @@ class TeacherService:
         bounds: ServiceBounds,
         workers: Workers,
         observer: RequestObserver,
+        health: ModelHealth,
     ) -> None:
         self._profile = profile
         self._backend = backend.describe()
@@ -76,7 +78,14 @@ class TeacherService:
         preparer = RequestPreparer(profile, limits, self._backend.context_length)
         self._scorer = ResponseScorer(preparer, workers, bounds, observer)
         self._instance_id = uuid.uuid4().hex
-        self.ready = False
+        self._health = health
+        self.serving = False
+        """Whether its operator wants it to take requests: not before it is built, and not once it stops."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.serving and self._health.state is ModelState.COMPUTES
 
     @property
     def idle(self) -> bool:
@@ -116,7 +125,7 @@ class TeacherService:
             caller: whose work it is.
 
         Raises:
-            ShuttingDownError: not any more.
+            ShuttingDownError: not any more, or not while the model fails.
             OverloadedError: too many register already.
             TokbridgeError: what `read` raises, or a vocabulary that cannot be paired.
         """
@@ -157,7 +166,7 @@ class TeacherService:
             caller,
             call or CallRecord(),
             deadline_s=deadline_s,
-            stopping=lambda: not self.ready,
+            stopping=lambda: not self.serving,
         )
         with observed as seen, internal_faults(request.request_id):
             self._check_ready()
@@ -168,5 +177,7 @@ class TeacherService:
                     yield part
 
     def _check_ready(self) -> None:
-        if not self.ready:
+        if not self.serving:
             raise ShuttingDownError("The service is not ready, or is stopping.")
+        if not self.ready:
+            raise ShuttingDownError("The teacher model fails; requests are taken again once it computes.")

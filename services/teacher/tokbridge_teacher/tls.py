@@ -21,8 +21,17 @@ class ServerTls:
     client_ca: Path | None = None
     """With it, a client must show a certificate of one of these authorities (mTLS)."""
 
-    def check(self) -> None:
-        """Raise `InvalidConfigError` unless the files can be read and belong together."""
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All of them."""
+        return (self.certificate, self.key, *([] if self.client_ca is None else [self.client_ca]))
+
+    def context(self) -> ssl.SSLContext:
+        """OpenSSL's form.
+
+        Raises:
+            InvalidConfigError: the files cannot be read, or do not belong together.
+        """
         for name, path in (("certificate", self.certificate), ("key", self.key), ("client_ca", self.client_ca)):
             if path is not None:
                 _read(path, f"tls_{name}")
@@ -40,21 +49,15 @@ class ServerTls:
                 context.load_verify_locations(self.client_ca)
             except ssl.SSLError:
                 raise InvalidConfigError(f"{self.client_ca} holds no certificate", field="tls_client_ca") from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
-    def for_grpc(self) -> grpc.ServerCredentials:
-        """gRPC's form."""
+    def grpc_certificates(self) -> grpc.ServerCertificateConfiguration:
+        """gRPC's form; errors as `context`."""
+        self.context()  # gRPC would find what is wrong at a handshake
         pair = (_read(self.key, "tls_key"), _read(self.certificate, "tls_certificate"))
         authorities = None if self.client_ca is None else _read(self.client_ca, "tls_client_ca")
-        return grpc.ssl_server_credentials([pair], authorities, require_client_auth=authorities is not None)
-
-    def for_uvicorn(self) -> dict[str, object]:
-        """uvicorn's form: keyword arguments of its `Config`."""
-        return {
-            "ssl_certfile": self.certificate,
-            "ssl_keyfile": self.key,
-            "ssl_ca_certs": self.client_ca,
-            "ssl_cert_reqs": ssl.CERT_NONE if self.client_ca is None else ssl.CERT_REQUIRED,
-        }
+        return grpc.ssl_server_certificate_configuration([pair], authorities)
 
 
 _NOT_PEM = "not PEM, or the key is encrypted"

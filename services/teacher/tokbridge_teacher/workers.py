@@ -59,10 +59,8 @@ class ServiceBounds:
     """Sizes a single request is held to, beside `RequestLimits`."""
 
     max_tokens_in_flight: int
-    chunk_rows: int
-    """Rows of one chunk of logits."""
     max_chunk_bytes: int
-    """Device memory of one chunk."""
+    """Device memory of one chunk of logits."""
     read_timeout_s: float
     """How long rows are kept for a caller that takes none."""
 

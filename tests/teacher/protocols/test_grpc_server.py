@@ -202,7 +202,7 @@ async def test_a_service_that_is_not_ready_refuses(built_teacher, student_profil
     async with served_over_grpc(built_teacher.service) as target, grpc.aio.insecure_channel(target) as channel:
         stub = teacher_pb2_grpc.TeacherStub(channel)
         await register(stub, student_registration)
-        monkeypatch.setattr(built_teacher.service, "ready", False)
+        monkeypatch.setattr(built_teacher.service, "serving", False)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             async for _ in stub.Score(request_for(student_profile).to_proto(student_registration.student_id)):
                 pass

@@ -216,7 +216,7 @@ def test_operators_see_health_readiness_and_metrics(http, student_id, student_pr
         assert sum_of_series(metrics, line) > 0
     assert sum_of_series(metrics, "tokbridge_queue_requests") == 0
     assert http.get("/healthz").status_code == http.get("/readyz").status_code == 200
-    monkeypatch.setattr(built_teacher.service, "ready", False)
+    monkeypatch.setattr(built_teacher.service, "serving", False)
     assert http.get("/readyz").status_code == 503
     refused = http.post("/v1/score", json=json_body(request_for(student_profile), student_id))
     assert (refused.status_code, refused.json()["code"], refused.json()["retryable"]) == (503, "shutting_down", True)

@@ -7,6 +7,7 @@ import pytest
 
 from support.served import served_over_http
 from tokbridge_teacher.protocols.http_connections import http_config
+from tokbridge_teacher.protocols.http_rooms import ConnectionRoom
 
 LONGEST_KEPT_BY_CALLERS_S = 90
 """Go's HTTP transport; load balancers of AWS and nginx keep idle connections for 60 seconds, httpx for 5."""
@@ -17,7 +18,7 @@ async def nothing(scope, receive, send) -> None: ...
 
 
 def test_idle_connections_are_kept_longer_than_callers_keep_them():
-    config = http_config(nothing, max_connections=1, read_timeout_s=1)
+    config = http_config(nothing, room=ConnectionRoom(1), read_timeout_s=1)
     assert config.timeout_keep_alive > LONGEST_KEPT_BY_CALLERS_S
 
 

@@ -237,21 +237,6 @@ def test_a_header_that_does_not_end_in_time_closes_the_connection(sent, built_te
                 time.sleep(0.15)
 
 
-def test_connections_are_bounded_and_their_places_come_back(built_teacher):
-    with served_over_http(built_teacher.service, max_connections=4) as url:
-        address = ("127.0.0.1", httpx.URL(url).port)
-        held = [socket.create_connection(address) for _ in range(6)]
-        time.sleep(0.1)
-        assert httpx.get(f"{url}/healthz").status_code == 503
-        for connection in held:
-            connection.close()
-        for _ in range(300):
-            if httpx.get(f"{url}/healthz").status_code == 200:
-                break
-            time.sleep(0.01)
-        assert httpx.get(f"{url}/healthz").status_code == 200
-
-
 async def test_calls_are_bounded_and_their_places_come_back(built_teacher):
     async with (
         served_over_grpc(built_teacher.service, max_calls=3) as target,
@@ -268,6 +253,9 @@ async def test_calls_are_bounded_and_their_places_come_back(built_teacher):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.GetTeacher(teacher_pb2.GetTeacherRequest())
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert typed(refused.value).details["name"] == "max_calls"
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
         for call in calls:
             call.cancel()
         for _ in range(100):

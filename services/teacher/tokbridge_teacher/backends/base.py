@@ -6,6 +6,7 @@ student. It is called from one worker thread.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -13,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokbridge.errors import TokbridgeError
+from tokbridge.errors import InternalError, TokbridgeError
 from tokbridge_teacher.routing.device_tables import DeviceTables
 from tokbridge_teacher.targets.marginal import ChunkResult
 from tokbridge_teacher.targets.plan import ResponsePlan
@@ -22,6 +23,14 @@ Steps = Generator[None, None, None]
 """Work that may be put aside after each step: every `next` does one."""
 
 Result = TypeVar("Result")
+
+
+class BackendLostError(InternalError):
+    """The backend will compute nothing any more in this process."""
+
+
+class DeviceMemoryError(InternalError):
+    """A pass was given up because the device has no memory left for it; a smaller one may do."""
 
 
 def run_to_end(steps: Generator[None, None, Result]) -> Result:
@@ -51,6 +60,8 @@ class ScoreJob:
     finish: Callable[[int], None]
     """Takes the number of prompt tokens that were computed once for several responses."""
     fail: Callable[[TokbridgeError], None]
+    max_chunk_rows: int = sys.maxsize
+    """Rows of a chunk of logits that this response may be part of, as its vocabularies leave room for."""
 
     @property
     def num_tokens(self) -> int:
@@ -94,6 +105,10 @@ class Backend(Protocol):
 
         What a job is answered does not depend on what runs between its steps. A fault of one response goes to its
         `fail`; what is raised concerns all of them.
+
+        Raises:
+            BackendLostError: for good; the service ends.
+            Exception: any fault of this pass. After several in a row the service is not ready until one ends well.
         """
         ...
 

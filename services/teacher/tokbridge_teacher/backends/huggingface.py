@@ -6,19 +6,23 @@ call of the LM head (logits). A prompt that several responses share is computed 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
-from tokbridge.errors import NonFiniteLogitsError
+from tokbridge.errors import InternalError, NonFiniteLogitsError
 from tokbridge_teacher.backends.base import BackendDescription, ScoreJob, SelfTestReport, Steps, run_to_end
 from tokbridge_teacher.backends.batching import MicroBatch, PrefixGroup, group_responses
+from tokbridge_teacher.backends.device_faults import fault_of_device
 from tokbridge_teacher.backends.hidden_states import HiddenPiece, HiddenStates
 from tokbridge_teacher.backends.lm_head import LmHead
 from tokbridge_teacher.backends.self_test import run_self_test
 from tokbridge_teacher.targets.marginal import marginalize
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,18 @@ class HuggingFaceBackend:
         """Score every job that somebody still waits for; a step is at most one call of the LM head and one
         forward pass.
         """
+        fault: InternalError | None = None
+        try:
+            yield from self._steps(jobs)
+        except RuntimeError as error:
+            fault = fault_of_device(error, self._model.device)
+            if fault is None:
+                raise
+            _log.exception("a pass of %d responses failed on the device", len(jobs))
+        if fault is not None:
+            raise fault  # out here, so that it does not hold the frames of the pass, and with them its tensors
+
+    def _steps(self, jobs: Sequence[ScoreJob]) -> Steps:
         live = [job for job in jobs if not job.cancelled()]
         groups = group_responses(
             [job.prompt_ids for job in live],
@@ -111,7 +127,9 @@ class HuggingFaceBackend:
         def wanted(part: HiddenPiece) -> bool:
             return part.member not in failed and not jobs[part.member].cancelled()
 
-        for chunk in _chunks_of_rows([part for part in piece if wanted(part)], self._limits.chunk_rows):
+        parts = [part for part in piece if wanted(part)]
+        chunk_rows = min([self._limits.chunk_rows, *(jobs[part.member].max_chunk_rows for part in parts)])
+        for chunk in _chunks_of_rows(parts, chunk_rows):
             yield  # before a chunk, not after: the last one ends its responses without waiting for another turn
             if not any(map(wanted, chunk)):
                 continue

@@ -31,9 +31,11 @@ def watch_service(
     preparers: FairPool,
     admission: Admission,
     students: StudentRegistry,
+    ready: Callable[[], bool],
 ) -> None:
-    """Read the service's containers at every scrape."""
+    """Read the service's containers at every scrape, and whether it is `ready`."""
     metrics.watch({catalogue.STUDENTS: lambda: len(students), catalogue.PREPARE_WAITING: lambda: preparers.waiting})
+    metrics.watch({catalogue.READY: ready})
     metrics.watch(_scheduler_gauges(scheduler.state))
     metrics.watch(_admission_gauges(admission.held))
 

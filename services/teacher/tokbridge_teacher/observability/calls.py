@@ -68,6 +68,8 @@ class ObservedRequest:
     """Rows released."""
     summary: ScoreSummary | None = None
     """Of an answer that was handed over whole."""
+    reads_too_slowly: bool = False
+    """Its rows were dropped because nobody took them."""
 
     def prepared(self, now_s: float, num_tokens: int) -> None:
         """It is planned and has its size."""

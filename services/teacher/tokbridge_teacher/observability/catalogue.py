@@ -99,6 +99,11 @@ BATCH_TOKENS = Metric(
     buckets=TOKENS_BUCKETS,
 )
 DEVICE_PASS_SECONDS = _seconds("tokbridge_device_pass_seconds", "Time the model spent on one pass, pauses left out.")
+FAILED_PASSES = _counter(
+    "tokbridge_failed_passes_total",
+    "Passes that a fault ended: out_of_memory, backend_lost (the process ends), fault (any other).",
+    "reason",
+)
 ENCODE_SECONDS = _seconds("tokbridge_encode_seconds", "Time spent on the wire form of one response.")
 WIRE_BYTES = _counter("tokbridge_wire_bytes_total", "Bytes of answers to score requests, before any compression.")
 ROWS = _counter("tokbridge_rows_total", "Rows released, by case.", "case")
@@ -113,6 +118,7 @@ TEACHER_TOKENS = _counter(
     "Teacher tokens of answered requests: prompt, of these shared_prompt (computed once for several), content.",
     "kind",
 )
+READY = _gauge("tokbridge_ready", "1 while requests are taken; 0 while the service stops or its model fails.")
 STUDENTS = _gauge("tokbridge_students", "Students registered.")
 DEVICE_MEMORY = _gauge(
     "tokbridge_device_memory_bytes",

@@ -14,7 +14,7 @@ from tokbridge_teacher.cancellations import CancelReason
 from tokbridge_teacher.observability import catalogue
 from tokbridge_teacher.observability.calls import PROTOCOLS
 from tokbridge_teacher.observability.catalogue import CATALOGUE, Metric, MetricType
-from tokbridge_teacher.observability.outcomes import FAULTS, OK, End, Outcome
+from tokbridge_teacher.observability.outcomes import FAULTS, OK, End, Outcome, PassFault, pass_fault
 from tokbridge_teacher.scheduling import PassReport
 
 Read = Callable[[], float]
@@ -81,6 +81,8 @@ class ServiceMetrics:
         """The model ended a pass."""
         self.observe(catalogue.BATCH_TOKENS, report.num_tokens)
         self.observe(catalogue.DEVICE_PASS_SECONDS, report.seconds)
+        if report.fault is not None:
+            self._add(catalogue.FAILED_PASSES, 1, pass_fault(report.fault))
 
     def observe(self, metric: Metric, value: float) -> None:
         """One observation of a histogram."""
@@ -125,6 +127,7 @@ class ServiceMetrics:
             (catalogue.CANCELLATIONS, [reason.value for reason in CancelReason]),
             (catalogue.REFUSALS, ["overloaded", "shutting_down"]),
             (catalogue.AUTHENTICATION_FAILURES, PROTOCOLS),
+            (catalogue.FAILED_PASSES, [fault.value for fault in PassFault]),
             (catalogue.ROWS, [case.name.lower() for case in RowCase]),
             (catalogue.RESIDUAL_MASS, _RESIDUALS),
             (catalogue.TEACHER_TOKENS, ["prompt", "shared_prompt", "content"]),

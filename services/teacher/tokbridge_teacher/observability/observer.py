@@ -134,6 +134,8 @@ class RequestObserver:
     def _end_of_departure(self, request: ObservedRequest, deadline_s: float | None, stopping: bool) -> End:
         if request.summary is not None:
             return OK
+        if request.reads_too_slowly:
+            return cancelled(CancelReason.SLOW_READER)
         return cancelled(
             reason_of_departure(
                 received_s=request.received_s, now_s=self._clock(), deadline_s=deadline_s, stopping=stopping

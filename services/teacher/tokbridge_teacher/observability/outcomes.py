@@ -1,4 +1,4 @@
-"""How a call ended, in the words that metrics and logs use. Pure."""
+"""How a call or a pass ended, in the words that metrics and logs use. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tokbridge.errors import ErrorCode, TokbridgeError
+from tokbridge_teacher.backends.base import BackendLostError, DeviceMemoryError
 from tokbridge_teacher.cancellations import CancelReason, reason_of_error
 
 
@@ -29,6 +30,14 @@ class End:
     reason: str = ""
 
 
+class PassFault(StrEnum):
+    """What ended a pass before its time."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    BACKEND_LOST = "backend_lost"
+    FAULT = "fault"
+
+
 OK = End(Outcome.OK)
 FAULTS = (ErrorCode.INTERNAL, ErrorCode.NON_FINITE_LOGITS)
 """Errors of a call that are the service's own."""
@@ -48,3 +57,10 @@ def end_of_error(error: TokbridgeError, *, admitted: bool) -> End:
 def cancelled(reason: CancelReason) -> End:
     """A call cut short."""
     return End(Outcome.CANCELLED, reason.value)
+
+
+def pass_fault(error: TokbridgeError) -> PassFault:
+    """The reason that a failed pass is counted by."""
+    if isinstance(error, BackendLostError):
+        return PassFault.BACKEND_LOST
+    return PassFault.OUT_OF_MEMORY if isinstance(error, DeviceMemoryError) else PassFault.FAULT

@@ -32,9 +32,8 @@ def add_teacher(servicer: teacher_pb2_grpc.TeacherServicer, server: grpc.aio.Ser
             _or_none(teacher_pb2.RegisterStudentRequest),
             teacher_pb2.RegisterStudentResponse.SerializeToString,
         ),
-        "Score": grpc.unary_stream_rpc_method_handler(
-            servicer.Score, _or_none(teacher_pb2.ScoreRequest), teacher_pb2.ScoreResponse.SerializeToString
-        ),
+        # Answers of `Score` come serialized.
+        "Score": grpc.unary_stream_rpc_method_handler(servicer.Score, _or_none(teacher_pb2.ScoreRequest)),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 

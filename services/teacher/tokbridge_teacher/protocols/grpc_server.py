@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from tokbridge.errors import DeadlineExceededError, InvalidConfigError, UnauthenticatedError
+from tokbridge.errors import DeadlineExceededError, InvalidConfigError, TokbridgeError
 from tokbridge.registration import StudentRegistration
 from tokbridge.registration_reader import RegistrationReader, Upload
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
@@ -22,16 +22,20 @@ from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, Gr
 from tokbridge_teacher.protocols.call_records import grpc_call, grpc_request_id
 from tokbridge_teacher.protocols.grpc_errors import Context, refuse_call, typed_errors
 from tokbridge_teacher.protocols.grpc_handlers import SERVICE, add_teacher, parsed
-from tokbridge_teacher.protocols.grpc_health import BoundedHealth
+from tokbridge_teacher.protocols.grpc_health import Health
+from tokbridge_teacher.protocols.grpc_room import RoomForCalls
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
 from tokbridge_teacher.request_limits import read_score_request
 from tokbridge_teacher.service import TeacherService
 from tokbridge_teacher.tls import ServerTls
+from tokbridge_teacher.tls_rotation import grpc_credentials
 from tokbridge_teacher.upload_budget import Upload as Room
 from tokbridge_teacher.upload_budget import UploadBudget
 
 UPLOAD_TIMEOUT_S = 120.0
 """For a whole registration to arrive."""
+LAST_WORDS_S = 5.0
+"""For a caller that reads again just after its rows were dropped: it finds a typed error in their place."""
 
 _CONNECTION_OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),
@@ -40,6 +44,9 @@ _CONNECTION_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A call that was broken off because its client does not read stays in the transport until its connection goes.
+    ("grpc.max_connection_age_ms", 2 * 3600_000),
+    ("grpc.max_connection_age_grace_ms", 3600_000),
     # Our client asks twice a minute whether the service still lives, also while a call waits in the queue.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
@@ -48,9 +55,11 @@ _CONNECTION_OPTIONS: list[tuple[str, int]] = [
 class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
     """The three calls of the contract; in place of a message that cannot be parsed each gets None."""
 
-    def __init__(self, service: TeacherService, uploads: UploadBudget) -> None:
+    def __init__(self, service: TeacherService, uploads: UploadBudget, read_timeout_s: float | None = None) -> None:
+        """`read_timeout_s`: how long rows are kept for a caller that takes none; None: its call never ends by that."""
         self._service = service
         self._uploads = uploads
+        self._write_timeout_s = None if read_timeout_s is None else read_timeout_s + LAST_WORDS_S
 
     async def GetTeacher(
         self, request: teacher_pb2.GetTeacherRequest | None, context: Context
@@ -101,7 +110,20 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
             )
             async with aclosing(messages):
                 async for part in messages:
-                    await context.write(part)
+                    await self._write(context, part)
+
+    async def _write(self, context: Context, message: bytes) -> None:
+        """Hand a message over once the connection has room for it.
+
+        Raises:
+            CancelledError: the caller does not read. It would not read a status either, so the call is broken off, and
+                its place among all calls is free.
+        """
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await context.write(message)
+        except TimeoutError:
+            raise asyncio.CancelledError from None
 
 
 class GrpcServer:
@@ -115,6 +137,7 @@ class GrpcServer:
         port: int,
         max_message_bytes: int,
         max_calls: int | None = None,
+        read_timeout_s: float | None = None,
         uploads: UploadBudget | None = None,
         authenticator: Authenticator | None = None,
         tls: ServerTls | None = None,
@@ -123,7 +146,9 @@ class GrpcServer:
 
         Args:
             max_message_bytes: of one message, after decompression.
-            max_calls: calls under way at once; more are refused with RESOURCE_EXHAUSTED. None: no bound.
+            max_calls: calls under way at once, health left out; more are refused as overloaded. None: no bound.
+            read_timeout_s: how long rows are kept for a caller that takes none, as the service is told too; its call
+                is broken off soon after. None: never.
             uploads: room for all registrations that arrive; None: no more bound than that on one.
             authenticator: without one, everybody may call.
             tls: without it, nothing is encrypted.
@@ -135,11 +160,10 @@ class GrpcServer:
         sizes += [("grpc.max_send_message_length", max_message_bytes)]
         self._server = grpc.aio.server(
             options=[*sizes, *_CONNECTION_OPTIONS],
-            interceptors=[] if authenticator is None else [GrpcAuthentication(authenticator, _refuse)],
-            maximum_concurrent_rpcs=max_calls,
+            interceptors=_interceptors(service, authenticator, max_calls),
         )
-        self._health = BoundedHealth()
-        servicer = TeacherServicer(service, uploads or UploadBudget(sys.maxsize))
+        self._health = Health()
+        servicer = TeacherServicer(service, uploads or UploadBudget(sys.maxsize), read_timeout_s)
         add_teacher(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -150,20 +174,20 @@ class GrpcServer:
         try:
             if tls is None:
                 return self._server.add_insecure_port(address)
-            return self._server.add_secure_port(address, tls.for_grpc())
+            return self._server.add_secure_port(address, grpc_credentials(tls))
         except RuntimeError as error:  # the only one that grpcio raises here
             raise InvalidConfigError(f"Cannot listen on {address} for gRPC.", field="grpc_port") from error
 
     async def start(self) -> None:
         """Listen; health says NOT_SERVING until `set_serving`."""
-        await self.set_serving(False)
+        self.set_serving(False)
         await self._server.start()
 
-    async def set_serving(self, serving: bool) -> None:
-        """What the health service answers for the process and for the teacher."""
+    def set_serving(self, serving: bool) -> None:
+        """What the health service answers for the process and for the teacher; from the server's event loop."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):
-            await self._health.set(name, status)
+            self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls and let running ones finish for `grace_s` seconds."""
@@ -176,5 +200,21 @@ def _deadline_s(context: Context) -> float | None:
     return None if remaining_s is None else time.monotonic() + remaining_s
 
 
-async def _refuse(context: Context, error: UnauthenticatedError) -> None:
-    await refuse_call(context, error, grpc_request_id(context))
+def _interceptors(
+    service: TeacherService, authenticator: Authenticator | None, max_calls: int | None
+) -> list[grpc.aio.ServerInterceptor]:
+    """Who is asked before a message is read, in order: a call without a key takes nobody's place."""
+
+    async def refuse(context: Context, error: TokbridgeError) -> None:
+        await refuse_call(context, error, grpc_request_id(context))
+
+    async def turn_away(context: Context, error: TokbridgeError) -> None:
+        service.observer.turned_away(grpc_request_id(context), "grpc", error)
+        await refuse(context, error)
+
+    interceptors: list[grpc.aio.ServerInterceptor] = []
+    if authenticator is not None:
+        interceptors.append(GrpcAuthentication(authenticator, refuse))
+    if max_calls is not None:
+        interceptors.append(RoomForCalls(max_calls, turn_away))
+    return interceptors

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from tokbridge.errors import LimitExceededError, TokbridgeError
+from tokbridge.errors import LimitExceededError
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary
 from tokbridge.targets import TargetRows
@@ -52,7 +52,7 @@ class JsonAnswer:
         self._num_bytes = 0
 
     async def collect(self, parts: Parts, encoded: Callable[[float, float, int], None]) -> Response:
-        """The whole answer; `parts` learn of an error that ends them here.
+        """The whole answer; `parts` learn of an error or a fault that ends them here.
 
         Args:
             parts: rows, then the summary.
@@ -66,12 +66,13 @@ class JsonAnswer:
         async with aclosing(parts):
             async for part in parts:
                 started_s = time.monotonic()
-                piece = await asyncio.to_thread(self._written, part)
-                encoded(started_s, time.monotonic(), len(piece))
                 try:
+                    piece = await asyncio.to_thread(self._written, part)
+                    encoded(started_s, time.monotonic(), len(piece))
                     self._add(piece)
-                except TokbridgeError as error:
-                    await parts.athrow(error)
+                except Exception as fault:
+                    await parts.athrow(fault)
+                    raise
         headers = {"content-length": str(self._num_bytes)}
         return StreamingResponse(self._sent(), media_type="application/json", headers=headers)
 

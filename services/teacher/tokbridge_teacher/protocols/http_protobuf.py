@@ -6,7 +6,7 @@ import io
 
 from fastapi import Request
 from google.protobuf import proto
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from tokbridge.description import Limits
 from tokbridge.errors import InvalidRequestError
@@ -56,8 +56,11 @@ def parse_upload(body: bytes, limits: Limits) -> Upload:
     return reader.finish()
 
 
-def length_delimited(message: Message) -> bytes:
-    """A message behind its length."""
-    buffer = io.BytesIO()
-    proto.serialize_length_prefixed(message, buffer)
-    return buffer.getvalue()
+def length_delimited(message: bytes) -> bytes:
+    """A serialized message behind its length."""
+    length, rest = bytearray(), len(message)
+    while rest > 0x7F:
+        length.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    length.append(rest)
+    return bytes(length) + message

@@ -27,7 +27,6 @@ from tokbridge import __version__
 from tokbridge.errors import RequestCancelledError, TokbridgeError
 from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
-from tokbridge.v1 import teacher_pb2
 from tokbridge_teacher.faults import internal_faults
 from tokbridge_teacher.protocols import http_protobuf
 from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, HttpAuthentication
@@ -35,6 +34,7 @@ from tokbridge_teacher.protocols.body_limits import BodyLimit
 from tokbridge_teacher.protocols.call_records import RequestIds, http_call
 from tokbridge_teacher.protocols.http_errors import answer_typed_error, parse_json, request_id_of
 from tokbridge_teacher.protocols.http_json import JsonAnswer, parse_score_body
+from tokbridge_teacher.protocols.http_rooms import ConnectionRoom, RoomForHealth
 from tokbridge_teacher.protocols.http_schema import (
     ErrorBody,
     RegisteredAnswer,
@@ -59,6 +59,7 @@ def build_http_app(
     max_message_bytes: int,
     uploads: UploadBudget | None = None,
     authenticator: Authenticator | None = None,
+    room: ConnectionRoom | None = None,
 ) -> FastAPI:
     """The HTTP application of one service.
 
@@ -66,6 +67,7 @@ def build_http_app(
         max_message_bytes: of one body.
         uploads: room for all bodies that are held; None: no more bound than that on one.
         authenticator: without one, everybody may call.
+        room: of the server's connections; None: they are not bounded.
     """
     app = FastAPI(title="tokbridge teacher", version=__version__, responses=_ERRORS)
     app.add_middleware(
@@ -76,6 +78,8 @@ def build_http_app(
     )
     if authenticator is not None:
         app.add_middleware(HttpAuthentication, authenticator=authenticator)
+    if room is not None:
+        app.add_middleware(RoomForHealth, room=room, observer=service.observer)
     app.add_middleware(RequestIds)  # the last one added is asked first
     app.add_exception_handler(TokbridgeError, answer_typed_error)
     _add_teacher_routes(app, service)
@@ -159,8 +163,8 @@ async def _score_request(request: Request, limits: RequestLimits) -> tuple[str, 
     return message.student_id, replace(score_request, request_id=request.state.request_id)
 
 
-async def _streamed(request: Request, messages: AsyncGenerator[teacher_pb2.ScoreResponse]) -> Response:
-    """A stream of messages, once the first is there: until then an error still has its own status."""
+async def _streamed(request: Request, messages: AsyncGenerator[bytes]) -> Response:
+    """A stream of serialized messages, once the first is there: until then an error still has its own status."""
     try:
         first = await _unless_disconnected(request, anext(messages))
     except BaseException:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from tokbridge.modes import Routing, routing_to_proto
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreSummary
+from tokbridge.targets import TargetRows
 from tokbridge.v1 import teacher_pb2
 from tokbridge.wire import checksum, encode_rows
 from tokbridge_teacher.callers import ANONYMOUS, Caller
@@ -24,22 +25,42 @@ async def score_messages(
     caller: Caller = ANONYMOUS,
     deadline_s: float | None = None,
     call: CallRecord | None = None,
-) -> AsyncGenerator[teacher_pb2.ScoreResponse]:
-    """Rows as they are computed, then the trailer with their number and checksum; errors as `TeacherService.score`."""
+) -> AsyncGenerator[bytes]:
+    """Rows as they are computed, then the trailer with their number and checksum: `ScoreResponse`, serialized.
+
+    Raises:
+        InternalError: a part could not be encoded; the service counts it as its own fault.
+        TokbridgeError: as `TeacherService.score`.
+    """
     call = call or CallRecord()
-    num_rows, checksum_so_far = 0, 0
+    encoder = _Encoder()
     async with aclosing(service.score(student_id, request, caller, deadline_s, call)) as parts:
         async for part in parts:
             started_s = time.monotonic()
-            if isinstance(part, ScoreSummary):
-                message = teacher_pb2.ScoreResponse(trailer=part.to_proto(num_rows, checksum_so_far))
-            else:
-                rows = encode_rows(part)
-                num_rows += part.num_rows
-                checksum_so_far = checksum(rows, checksum_so_far)
-                message = teacher_pb2.ScoreResponse(rows=rows)
-            call.encoded(started_s, time.monotonic(), message.ByteSize())
+            try:
+                message = encoder.encode(part)
+            except Exception as fault:
+                await parts.athrow(fault)
+                raise
+            call.encoded(started_s, time.monotonic(), len(message))
             yield message
+
+
+class _Encoder:
+    """The wire form of one answer, part by part."""
+
+    def __init__(self) -> None:
+        self._num_rows = 0
+        self._checksum = 0
+
+    def encode(self, part: TargetRows | ScoreSummary) -> bytes:
+        """A serialized `ScoreResponse`."""
+        if isinstance(part, ScoreSummary):
+            return teacher_pb2.ScoreResponse(trailer=part.to_proto(self._num_rows, self._checksum)).SerializeToString()
+        rows = encode_rows(part)
+        self._num_rows += part.num_rows
+        self._checksum = checksum(rows, self._checksum)
+        return teacher_pb2.ScoreResponse(rows=rows).SerializeToString()
 
 
 def registration_message(registered: Registered) -> teacher_pb2.RegisterStudentResponse:
