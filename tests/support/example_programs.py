@@ -1,0 +1,48 @@
+"""Loads the programs under `examples/`, and says what their loss should be."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from transformers import PreTrainedModel
+
+from tokbridge_trainer.sparse_divergence import sparse_divergence
+from tokbridge_trainer.target_tensors import TargetTensors
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CONVERSATIONS = [[{"role": "user", "content": text}] for text in ("hello", "count to ten please", "why?", "go on")]
+
+
+def load_program(path: str) -> ModuleType:
+    """The module of a file under `examples/`, under a name of its own."""
+    name = "example_" + path.replace("/", "_").removesuffix(".py")
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@torch.no_grad()
+def loss_from_logits(
+    model: PreTrainedModel,
+    sequences: Sequence[torch.Tensor],
+    prompt_lengths: Sequence[int],
+    targets: Sequence[TargetTensors],
+) -> float:
+    """Σ over responses, each alone and unpadded, from the model's own logits; to be divided by Z.
+
+    `targets` are of one response each.
+    """
+    total = 0.0
+    for sequence_L, length, target in zip(sequences, prompt_lengths, targets, strict=True):
+        logits_LV = model(input_ids=sequence_L[None]).logits[0]
+        rows = length - 1 + target.row_index
+        total += float(sparse_divergence(logits_LV[rows], target, normalizer=1.0).loss)
+    return total
