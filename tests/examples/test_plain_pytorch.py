@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from support.example_programs import CONVERSATIONS, EXAMPLES, load_program, loss_from_logits
+from support.example_programs import CONVERSATIONS, EXAMPLES, load_file, loss_from_logits
 from tokbridge.client import BlockingTeacherClient, TeacherClient
 from tokbridge.student_tokenizer import StudentTokenizer
 from tokbridge_trainer.target_tensors import TargetTensors
@@ -20,7 +20,9 @@ def distiller(teacher_address, tiny_student):
     with BlockingTeacherClient(TeacherClient(teacher_address)) as teacher:
         teacher.connect(student.registration)
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-        yield load_program("plain_pytorch/distil.py").Distiller(model, student, teacher, optimizer, max_new_tokens=24)
+        yield load_file(EXAMPLES / "plain_pytorch" / "distil.py").Distiller(
+            model, student, teacher, optimizer, max_new_tokens=24
+        )
 
 
 def test_a_step_reports_the_loss_that_dense_logits_give(distiller, monkeypatch):
@@ -55,7 +57,7 @@ def test_the_program_trains_and_saves(teacher_address, tiny_student, tmp_path, m
     monkeypatch.setattr(
         sys, "argv", ["distil.py", *arguments, "--steps=2", "--prompts-per-step=3", "--max-new-tokens=8"]
     )
-    load_program("plain_pytorch/distil.py").main()
+    load_file(EXAMPLES / "plain_pytorch" / "distil.py").main()
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step")] == ["0", "1"]
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from support.example_programs import CONVERSATIONS, load_program, loss_from_logits
+from support.example_programs import CONVERSATIONS, EXAMPLES, load_file, loss_from_logits
 from tokbridge.client import BlockingTeacherClient, TeacherClient
 from tokbridge.student_tokenizer import StudentTokenizer
 from tokbridge_trainer.target_tensors import TargetTensors
@@ -13,7 +13,7 @@ from tokbridge_trainer.target_tensors import TargetTensors
 
 @pytest.fixture(scope="module")
 def program():
-    return load_program("trl/distillation.py")
+    return load_file(EXAMPLES / "trl" / "distillation.py")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Loads the programs under `examples/`, and says what their loss should be."""
+"""Loads programs that lie in no package (`examples/`, `scripts/`), and says what the loss of the examples should be."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from transformers import PreTrainedModel
 from tokbridge_trainer.sparse_divergence import sparse_divergence
 from tokbridge_trainer.target_tensors import TargetTensors
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "examples"
 CONVERSATIONS = [[{"role": "user", "content": text}] for text in ("hello", "count to ten please", "why?", "go on")]
 
 
-def load_program(path: str) -> ModuleType:
-    """The module of a file under `examples/`, under a name of its own."""
-    name = "example_" + path.replace("/", "_").removesuffix(".py")
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / path)
+def load_file(path: Path) -> ModuleType:
+    """The module of a file that lies in no package, under a name of its own."""
+    name = f"{path.parent.name}_{path.stem}_program"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

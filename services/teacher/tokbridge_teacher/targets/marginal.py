@@ -98,7 +98,7 @@ def _stop_log_prob(shifted_V: torch.Tensor, plan_slice: PlanSlice) -> float:
     return min(float(stop_mass - logits.logsumexp(0)), 0.0)
 
 
-def _to_device(array: NDArray[np.integer], like: torch.Tensor) -> torch.Tensor:
+def _to_device(array: NDArray[np.integer] | NDArray[np.floating], like: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(array, device=like.device)
 
 
@@ -190,7 +190,9 @@ def _row_block(
         group.rows,
         np.pad(columns.to(torch.int32).cpu().numpy(), padding, constant_values=-1),
         np.pad(_shares(masses, totals[:, None]), padding),
-        *(_shares(mass, totals) for mass in loose),
+        _shares(loose.unmapped, totals),
+        _shares(loose.control, totals),
+        _shares(loose.unresolved, totals),
         head_log_probs,
         group.support_numbers,
         wanted,
