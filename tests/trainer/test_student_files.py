@@ -13,7 +13,7 @@ from tokbridge.errors import (
     TokenizerMismatchError,
     UnsupportedTemplateError,
 )
-from tokbridge.student_tokenizer import split_at_stop
+from tokbridge.requests import split_at_stop
 from tokbridge_trainer import hub
 from tokbridge_trainer.config_sections import PushToHubConfig
 from tokbridge_trainer.head import HeadForm, find_head_form

@@ -21,7 +21,7 @@ from tokbridge.conversation import ChatMessage
 from tokbridge.errors import UnsupportedTemplateError
 from tokbridge.modes import Routing, Spanning
 from tokbridge.registration import StudentRegistration
-from tokbridge.requests import ScoreRequest
+from tokbridge.requests import ScoreRequest, split_at_stop
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
 
 Tools = Sequence[Mapping[str, Any]]
@@ -136,15 +136,3 @@ class StudentTokenizer:
         if self.profile.template is None:
             raise UnsupportedTemplateError(f"{self.profile.name} has no chat template")
         return self.profile.template
-
-
-def split_at_stop(ids: NDArray[np.integer], stop_ids: frozenset[int]) -> tuple[NDArray[np.int32], int | None]:
-    """Cut generated ids at the first stop token.
-
-    Returns:
-        The content ids before it, and it; None where there is no stop token: the response was cut.
-    """
-    for position, token_id in enumerate(ids.tolist()):
-        if token_id in stop_ids:
-            return ids[:position].astype(np.int32), token_id
-    return ids.astype(np.int32), None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tokbridge.requests import split_at_stop as split_at_stop
 from tokbridge.results import ScoreResult
 from tokbridge.targets import TargetRows
 

@@ -17,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import GenerationConfig, StoppingCriteriaList
 
-from tokbridge.student_tokenizer import split_at_stop
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.rollout.sampling import forbidden_tokens, sampling_processors, uniforms_for
 from tokbridge_trainer.rollout.streaming import FinishedSamples
-from tokbridge_trainer.samples import Prompt, Sample, SampleKey
+from tokbridge_trainer.samples import Prompt, Sample, SampleKey, split_at_stop
 from tokbridge_trainer.student import choose_device, generate_with, load_for_rollouts
 from tokbridge_trainer.weights import WeightSnapshot, apply_weights
 
