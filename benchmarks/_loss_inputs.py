@@ -37,12 +37,12 @@ def make_inputs(num_rows: int, *, train_head: bool, dtype: torch.dtype = torch.f
     return LossInputs(hidden_RH, weight_VH.to(dtype).requires_grad_(train_head), make_targets(num_rows, generator))
 
 
-def make_targets(num_rows: int, generator: torch.Generator) -> TargetTensors:
+def make_targets(num_rows: int, generator: torch.Generator, vocabulary: int = VOCABULARY) -> TargetTensors:
     """Peaked rows, cells of distinct ids."""
-    firsts_R1 = torch.randint(VOCABULARY // CELLS, (num_rows, 1), generator=generator)
+    firsts_R1 = torch.randint(vocabulary // CELLS, (num_rows, 1), generator=generator)
     log_probs_RK = (torch.randn(num_rows, CELLS, generator=generator) * 3).log_softmax(1) + math.log(0.98)
     return TargetTensors(
-        cell_ids=(firsts_R1 + torch.arange(CELLS) * (VOCABULARY // CELLS)).flatten(),
+        cell_ids=(firsts_R1 + torch.arange(CELLS) * (vocabulary // CELLS)).flatten(),
         cell_log_probs=log_probs_RK.flatten(),
         row_offsets=torch.arange(num_rows + 1) * CELLS,
         residual_log_mass=torch.full((num_rows,), math.log(0.02)),

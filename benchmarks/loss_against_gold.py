@@ -7,8 +7,7 @@ logits. Ours takes hidden states and sparse targets, and is counted to the gradi
 does more. Tokens align one to one. `--hybrid` adds GOLD's matching of equal tokens: as many as the real pair shares,
 the lowest ids standing for them. Each loss runs in a process of its own.
 
-TRL is not a dependency. To install it beside the project: `pip install --no-deps "trl==1.16.*"` in an environment that
-has the project, then run this file there; without it only our side is measured.
+TRL comes with the extra `dev` or `trl`; without it only our side is measured.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--case", case, "--tokens", str(arguments.tokens)]
         subprocess.run(command, check=True)
     if not has_trl:
-        print('GOLD was left out: `pip install --no-deps "trl==1.16.*"` in an environment of its own, see above')
+        print("GOLD was left out: `pip install 'tokbridge[trl]'`")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ class TwinRow:
     control: float = 0.0
     truncated: float = 0.0
     emitted: float | None = None
+    unresolved: float = 0.0
+    """Mass on teacher tokens whose bytes (after r) some student token strictly extends."""
 
 
 @dataclass
@@ -149,7 +151,9 @@ def _base(problem: TwinProblem, conditional: dict[int, float], r: bytes) -> Twin
         elif token is None:
             row.control += mass
         else:
-            _add(row, problem.phi(token[len(r) :]) if len(token) > len(r) else None, mass)
+            rest = token[len(r) :]
+            _add(row, problem.phi(rest) if rest else None, mass)
+            row.unresolved += mass * (not no_longer_token(problem.student)(rest))
     return row
 
 

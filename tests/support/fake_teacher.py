@@ -196,6 +196,8 @@ SUMMARY = ScoreSummary(
     content_log_prob=-6.5,
     stop_log_prob=-0.5,
     scored_bytes=7,
+    unresolved_mass=1.25,
+    lookahead_tail=0.5,
     timings=Timings(prepare_s=0.1, queue_s=0.0, compute_s=0.2, total_s=0.4),
 )
 

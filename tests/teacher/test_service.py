@@ -84,6 +84,8 @@ async def test_what_the_service_says_of_a_response(built_teacher, student_profil
     assert result.seam == "none"
     assert result.content_tokens > 0
     assert result.prompt_tokens > 0
+    assert 0 < result.unresolved_mass <= sum(result.cases[case] for case in ("aligned", "interior", "spanning"))
+    assert ahead.lookahead_tail > 0 == result.lookahead_tail
     assert RowCase.STOP not in cut.rows.cases
     assert np.isfinite(cut.stop_log_prob)
 

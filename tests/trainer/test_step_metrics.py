@@ -75,3 +75,16 @@ def test_samples_are_counted_by_how_they_ended_and_how_stale_they_are():
     assert metrics["teacher/seam/cut"] == 3
     assert metrics["teacher/retries/overloaded"] == 6
     assert metrics["teacher/bits_per_byte"] == pytest.approx(2.0)
+
+
+def test_unresolved_mass_is_a_mean_over_content_rows_of_all_responses():
+    rng = np.random.default_rng(0)
+    facts = [
+        {"cases": {"aligned": 3, "stop": 1}, "unresolved_mass": 1.5, "lookahead_tail": 0.25},
+        {"cases": {"interior": 1, "excluded": 7}, "unresolved_mass": 0.5},
+    ]
+    scored = [score(make_sample([1], [3]), random_rows(rng, 1), **each) for each in facts]
+    metrics = sample_metrics(StepBatch(scored), version=0)
+    assert metrics["teacher/unresolved_mass"] == pytest.approx(0.5)
+    assert metrics["teacher/lookahead_tail"] == pytest.approx(0.0625)
+    assert "teacher/unresolved_mass" not in sample_metrics(StepBatch([]), version=0)

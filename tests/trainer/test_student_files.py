@@ -13,10 +13,10 @@ from tokbridge.errors import (
     TokenizerMismatchError,
     UnsupportedTemplateError,
 )
+from tokbridge.requests import split_at_stop
 from tokbridge_trainer import hub
 from tokbridge_trainer.config_sections import PushToHubConfig
 from tokbridge_trainer.head import HeadForm, find_head_form
-from tokbridge_trainer.samples import split_at_stop
 from tokbridge_trainer.student import load_base
 from tokbridge_trainer.student_text import load_student_text, write_tokenizer_files
 from tokbridge_trainer.weights import apply_weights, snapshot_weights

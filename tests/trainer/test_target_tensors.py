@@ -102,3 +102,16 @@ def test_nothing_left_over_is_minus_infinity() -> None:
     rows = random_rows(np.random.default_rng(3), 200)
     targets = TargetTensors.from_rows([rows])
     assert (targets.residual_log_mass == -math.inf).tolist() == (rows.residual[rows.has_target()] == 0).tolist()
+
+
+def test_the_predictor_of_a_row_stands_one_token_before_it() -> None:
+    responses = responses_of(5)
+    targets = TargetTensors.from_rows([replace(rows, first_row=0) for rows in responses])
+    width, first_columns = 40, [7, 1, 19]
+    index = targets.predictor_index(first_columns, width)
+    places = [(int(i) // width, int(i) % width) for i in index]
+    assert places == [
+        (int(response), first_columns[int(response)] + int(row) - 1)
+        for response, row in zip(targets.response_index, targets.row_index, strict=True)
+    ]
+    assert len(places) > 10

@@ -117,6 +117,18 @@ class ScoreRequest:
         )
 
 
+def split_at_stop(ids: NDArray[np.integer], stop_ids: frozenset[int]) -> tuple[NDArray[np.int32], int | None]:
+    """Cut generated ids at the first stop token.
+
+    Returns:
+        The content ids before it, and it; None where there is no stop token: the response was cut.
+    """
+    for position, token_id in enumerate(ids.tolist()):
+        if token_id in stop_ids:
+            return ids[:position].astype(np.int32), token_id
+    return ids.astype(np.int32), None
+
+
 def _check(message: teacher_pb2.ScoreRequest) -> None:
     if not message.messages:
         raise MalformedConversationError("the conversation has no messages")

@@ -39,6 +39,12 @@ class ScoreSummary:
     """ln of the teacher's stop mass after the content."""
     scored_bytes: int
     """Content bytes scored: the response without what was given."""
+    unresolved_mass: float = 0.0
+    """Over the rows of cases aligned, interior and spanning: Σ of the mass on teacher tokens whose bytes some student
+    token strictly extends. Divided by their number it bounds, under assumption A2, how far the mean row may be from the
+    true marginal before chains or lookahead correct it (spec §5)."""
+    lookahead_tail: float = 0.0
+    """Over the same rows, mass of realized branches that `lookahead` left in place without looking; 0 if realized."""
     timings: Timings
 
     def to_proto(self, num_rows: int, checksum: int) -> teacher_pb2.ScoreTrailer:

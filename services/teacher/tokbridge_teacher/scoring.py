@@ -128,6 +128,8 @@ def _summary(
         content_log_prob=assembler.content_log_prob,
         stop_log_prob=assembler.stop_log_prob,
         scored_bytes=prepared.scored_bytes,
+        unresolved_mass=assembler.unresolved_mass,
+        lookahead_tail=assembler.lookahead_tail,
         timings=timings,
     )
 

@@ -80,13 +80,13 @@ def bpm_loss(
     """
     if not normalizer > 0:
         raise InvalidConfigError(f"the normalizer must be positive, not {normalizer}", field="normalizer")
-    _check_shapes(hidden_RH, head_weight_VH, targets)
+    check_shapes(len(hidden_RH), len(head_weight_VH), targets)
     divergence = Divergence(beta, skew)
     problem = LossProblem(targets, divergence, normalizer, logit_scale, softcap, emitted_ids, chunk_rows)
     with torch.autocast(hidden_RH.device.type, enabled=False):
         loss, *columns = _FusedLoss.apply(hidden_RH, head_weight_VH, head_bias, problem, torch.is_grad_enabled())
     facts = RowFacts(*columns)
-    _check_rows(facts, targets)
+    check_facts(facts, targets)
     emitted_log_probs = None if emitted_ids is None else facts.emitted_log_probs
     return LossOutput(loss, facts.divergence, facts.log_residual, facts.argmax_ids, emitted_log_probs)
 
@@ -124,18 +124,26 @@ class _FusedLoss(torch.autograd.Function):
         return *scaled, None, None
 
 
-def _check_shapes(hidden_RH: Tensor, head_weight_VH: Tensor, targets: TargetTensors) -> None:
-    if len(hidden_RH) != targets.num_rows:
-        raise InvalidDataError(f"{len(hidden_RH)} hidden states for {targets.num_rows} rows with a target")
-    size = len(head_weight_VH)
+def check_shapes(num_rows: int, vocabulary_size: int, targets: TargetTensors) -> None:
+    """Check what the student gives against its targets.
+
+    Raises:
+        InvalidDataError: another number of rows.
+        TokenIdOutOfRangeError: a cell's id is outside the vocabulary.
+    """
+    if num_rows != targets.num_rows:
+        raise InvalidDataError(f"{num_rows} rows of the student for {targets.num_rows} rows with a target")
     largest = int(targets.cell_ids.max()) if len(targets.cell_ids) else 0
-    if largest >= size:
+    if largest >= vocabulary_size:
         raise TokenIdOutOfRangeError(
-            f"a target names token {largest}, the head has {size} rows", token_id=largest, vocabulary_size=size
+            f"a target names token {largest}, the head has {vocabulary_size} rows",
+            token_id=largest,
+            vocabulary_size=vocabulary_size,
         )
 
 
-def _check_rows(facts: RowFacts, targets: TargetTensors) -> None:
+def check_facts(facts: RowFacts, targets: TargetTensors) -> None:
+    """Raise `NonFiniteLogitsError`, naming the row, for NaN or +inf logits, or target mass that cannot be emitted."""
     is_nan_R = facts.divergence.isnan()
     bad_R = is_nan_R | (facts.unreachable & (targets.weights > 0))
     if not bool(bad_R.any()):

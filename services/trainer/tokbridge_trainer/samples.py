@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tokbridge.requests import split_at_stop as split_at_stop
 from tokbridge.results import ScoreResult
 from tokbridge.targets import TargetRows
 
@@ -95,15 +96,3 @@ class StepBatch:
     def num_response_tokens(self) -> int:
         """Z of spec §7: response tokens of the batch, whether or not their rows carry a target."""
         return sum(s.sample.num_response_tokens for s in self.scored)
-
-
-def split_at_stop(ids: NDArray[np.integer], stop_ids: frozenset[int]) -> tuple[NDArray[np.int32], int | None]:
-    """Cut generated ids at the first stop token.
-
-    Returns:
-        The content ids before it, and it; None where there is no stop token: the response was cut.
-    """
-    for position, token_id in enumerate(ids.tolist()):
-        if token_id in stop_ids:
-            return ids[:position].astype(np.int32), token_id
-    return ids.astype(np.int32), None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tokbridge.results import ScoreResult
 from tokbridge.targets import RowCase, TargetRows
 from tokbridge_trainer.samples import StepBatch
 
@@ -114,7 +115,18 @@ def _teacher_metrics(batch: StepBatch) -> Metrics:
     if scored_bytes:
         nats = -sum(result.content_log_prob for result in results)
         metrics["teacher/bits_per_byte"] = nats / math.log(2) / scored_bytes
-    return metrics
+    return metrics | _unresolved_metrics(results)
+
+
+def _unresolved_metrics(results: Sequence[ScoreResult]) -> Metrics:
+    """Per content row with a target: mass that other cuts of the teacher could move; what `lookahead` did not read."""
+    content_rows = sum(result.cases.get(case, 0) for result in results for case in ("aligned", "interior", "spanning"))
+    if not content_rows:
+        return {}
+    return {
+        "teacher/unresolved_mass": sum(result.unresolved_mass for result in results) / content_rows,
+        "teacher/lookahead_tail": sum(result.lookahead_tail for result in results) / content_rows,
+    }
 
 
 def _joined(targets: Sequence[TargetRows], name: str) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ Built on the contract's tokenizer profile, so that trainer and teacher read a to
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from tokbridge.chat_template import ChatTemplate
 from tokbridge.encoders import content_encoder
 from tokbridge.errors import InvalidConfigError, UnsupportedTemplateError
+from tokbridge.student_tokenizer import StudentTokenizer
 from tokbridge.tokenizer_files import load_tokenizer_files
 from tokbridge.tokenizer_guard import check_tokenizer_class
 from tokbridge.tokenizer_profile import TokenizerProfile, profile_from_files
@@ -44,9 +44,7 @@ class StudentText:
         if profile.template is None:
             raise UnsupportedTemplateError("the student has no chat template; set student.chat_template")
         self.profile = profile
-        self._template: ChatTemplate = profile.template
-        self._arguments = dict(arguments)
-        self._tail = tail
+        self._tokenizer = StudentTokenizer(profile, dict(arguments), tail)
 
     def prompt(self, index: int, messages: list[JsonObject], tools: list[JsonObject] | None) -> Prompt:
         """Render a conversation, with the generation prompt at its end, and tokenize it.
@@ -54,11 +52,8 @@ class StudentText:
         Raises:
             TokbridgeError: the template refuses the conversation.
         """
-        rendered = self._template.render_guarded(
-            messages, tools=tools, add_generation_prompt=True, arguments=self._arguments
-        )
-        token_ids = self.profile.prompt_tokenizer.encode(rendered)
-        return Prompt(index, messages, tools, token_ids, self._tail_of(messages, tools))
+        token_ids = self._tokenizer.prompt_ids(messages, tools)
+        return Prompt(index, messages, tools, token_ids, self._tokenizer.tail(messages, tools))
 
     def content_ids(self, content: bytes) -> NDArray[np.int32]:
         """[N] ids that the student's own encoder writes for UTF-8 content; control-token text stays text.
@@ -70,11 +65,6 @@ class StudentText:
         ids = np.array(encoding.ids, np.int32)
         self.profile.vocabulary.check_spells(ids, content)
         return ids
-
-    def _tail_of(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] | None) -> str:
-        if self._tail is not None:
-            return self._tail
-        return self._template.generation_prompt_tail(messages, tools, self._arguments)
 
     @cached_property
     def _content_encoder(self) -> Tokenizer:

@@ -96,6 +96,18 @@ class TargetTensors:
         joined["row_offsets"] = offsets_of(joined.pop("cells_per_row"))
         return cls(**{name: torch.from_numpy(a) for name, a in joined.items()}, left_out=dict(left_out)).to(device)
 
+    def predictor_index(self, first_columns_B: Sequence[int] | Tensor, width: int) -> Tensor:
+        """[R] int64, where the hidden state (or the logits) that predicts each row's token stands in a flattened [B·L].
+
+        Args:
+            first_columns_B: column of the first token of each response, at least 1; its predecessor predicts it. A stop
+                row is predicted by the last content token, so the stop token itself need not be fed.
+            width: L.
+        """
+        first_B = torch.as_tensor(first_columns_B, dtype=torch.int64, device=self.row_index.device)
+        first_B = first_B + width * torch.arange(len(first_B), device=first_B.device)
+        return first_B[self.response_index] + self.row_index - 1
+
     def to(self, device: torch.device | str) -> TargetTensors:
         """The same targets on another device."""
         names = [f.name for f in fields(self) if f.name != "left_out"]

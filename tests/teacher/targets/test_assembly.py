@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from support import brute_force
 from support.target_problems import problem_plan, problem_tables, random_problem
 from tokbridge.errors import (
     EmptyResponseError,
@@ -150,3 +151,19 @@ def test_lookahead_moves_less_and_reports_more_tail_with_fewer_tokens(seed):
     assert tails[0] == pytest.approx(0.0, abs=1e-5)
     assert tails[0] <= tails[1] + 1e-6
     assert tails[1] <= tails[2] + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("routing", "spanning"), [("greedy", "realized"), ("bpe", "realized"), ("bpe", "lookahead")])
+def test_unresolved_mass_is_that_of_teacher_tokens_a_student_token_extends(seed, routing, spanning):
+    problem = random_problem(seed, routing)
+    tables = problem_tables(problem, routing)
+    plan = problem_plan(problem, tables, ScoringOptions(routing, spanning, 2, 0.5))
+    with np.errstate(divide="ignore"):
+        logits = torch.as_tensor(np.log(np.asarray(problem.q)).astype(np.float32))
+    assembler = RowAssembler(plan, tables)
+    for start, stop in pairwise(sorted({0, plan.num_positions // 2, plan.num_positions})):
+        chunk = logits[start:stop].clone()
+        assembler.add(marginalize(chunk, plan.slice(start, stop), tables.on_device("cpu")))
+    expected = sum(row.unresolved for row in brute_force.rows(problem, spanning))
+    assert assembler.unresolved_mass == pytest.approx(expected, abs=1e-5)

@@ -1,5 +1,6 @@
 """The teacher client: what a trainer imports to have responses scored."""
 
+from tokbridge.client.blocking import BlockingTeacherClient
 from tokbridge.client.breaker import BreakerPolicy
 from tokbridge.client.credentials import ClientCredentials
 from tokbridge.client.expectation import TeacherExpectation
@@ -11,6 +12,7 @@ from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 
 __all__ = [
+    "BlockingTeacherClient",
     "BreakerPolicy",
     "ClientCredentials",
     "ClientStatistics",

@@ -220,7 +220,7 @@ class Rows(_message.Message):
     def __init__(self, first_row: _Optional[int] = ..., cases: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., cell_counts: _Optional[bytes] = ..., cells: _Optional[bytes] = ..., cell_id_bits: _Optional[int] = ..., residual_unmapped: _Optional[bytes] = ..., residual_control: _Optional[bytes] = ..., residual_truncated: _Optional[bytes] = ..., emitted_log_prob: _Optional[bytes] = ...) -> None: ...
 
 class ScoreTrailer(_message.Message):
-    __slots__ = ("num_rows", "checksum", "cases", "seam", "notes", "prompt_tokens", "content_tokens", "content_log_prob", "stop_log_prob", "scored_bytes", "timings", "shared_prompt_tokens")
+    __slots__ = ("num_rows", "checksum", "cases", "seam", "notes", "prompt_tokens", "content_tokens", "content_log_prob", "stop_log_prob", "scored_bytes", "timings", "shared_prompt_tokens", "unresolved_mass", "lookahead_tail")
     class CasesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +240,8 @@ class ScoreTrailer(_message.Message):
     SCORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     SHARED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNRESOLVED_MASS_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_TAIL_FIELD_NUMBER: _ClassVar[int]
     num_rows: int
     checksum: int
     cases: _containers.ScalarMap[str, int]
@@ -252,7 +254,9 @@ class ScoreTrailer(_message.Message):
     scored_bytes: int
     timings: Timings
     shared_prompt_tokens: int
-    def __init__(self, num_rows: _Optional[int] = ..., checksum: _Optional[int] = ..., cases: _Optional[_Mapping[str, int]] = ..., seam: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[int] = ..., content_tokens: _Optional[int] = ..., content_log_prob: _Optional[float] = ..., stop_log_prob: _Optional[float] = ..., scored_bytes: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., shared_prompt_tokens: _Optional[int] = ...) -> None: ...
+    unresolved_mass: float
+    lookahead_tail: float
+    def __init__(self, num_rows: _Optional[int] = ..., checksum: _Optional[int] = ..., cases: _Optional[_Mapping[str, int]] = ..., seam: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[int] = ..., content_tokens: _Optional[int] = ..., content_log_prob: _Optional[float] = ..., stop_log_prob: _Optional[float] = ..., scored_bytes: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., shared_prompt_tokens: _Optional[int] = ..., unresolved_mass: _Optional[float] = ..., lookahead_tail: _Optional[float] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("prepare_seconds", "queue_seconds", "compute_seconds", "total_seconds")

@@ -144,6 +144,8 @@ class SummaryBody(BaseModel):
     content_log_prob: LogProb
     stop_log_prob: LogProb
     scored_bytes: int
+    unresolved_mass: float
+    lookahead_tail: float
     timings: dict[str, float]
 
 
@@ -186,6 +188,8 @@ def summary_to_json(summary: ScoreSummary) -> SummaryBody:
         content_log_prob=_finite(summary.content_log_prob),
         stop_log_prob=_finite(summary.stop_log_prob),
         scored_bytes=summary.scored_bytes,
+        unresolved_mass=summary.unresolved_mass,
+        lookahead_tail=summary.lookahead_tail,
         timings={name: getattr(timings, name) for name in ("prepare_s", "queue_s", "compute_s", "total_s")},
     )
 

@@ -5,7 +5,8 @@ Knows nothing of probabilities or of a second vocabulary.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,19 @@ class ByteOrder:
         after = _next_string(prefix)
         high = len(self.strings) if after is None else bisect_left(self.strings, after, low)
         return low, high
+
+
+def extended_by(strings: Sequence[bytes], longer: Sequence[bytes]) -> NDArray[np.bool_]:
+    """Whether some string of `longer` begins with each of `strings` and is not equal to it: [len(strings)].
+
+    Both ascending. What extends a string follows it at once in byte order, so one look at its successor tells.
+    """
+    extended = np.zeros(len(strings), np.bool_)
+    place = 0
+    for index, string in enumerate(strings):
+        place = bisect_right(longer, string, place)
+        extended[index] = place < len(longer) and longer[place].startswith(string)
+    return extended
 
 
 def _next_string(prefix: bytes) -> bytes | None:

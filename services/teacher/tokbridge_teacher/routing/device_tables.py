@@ -27,12 +27,15 @@ class DeviceTables:
     def __init__(
         self,
         phi: NDArray[np.int32],
+        extended: NDArray[np.bool_],
         teacher_ids_by_rank: NDArray[np.int32],
         byteless_ids: NDArray[np.int64],
         student_size: int,
         device: torch.device | str,
     ) -> None:
-        """Upload φ (int32 [V], −1: unmapped), the byte order (int32, rank → id) and the byteless teacher ids."""
+        """Upload φ (int32 [V], −1: unmapped), which tokens a student token extends (bool [V]), the byte order (int32,
+        rank → id) and the byteless teacher ids.
+        """
         self.device = torch.device(device)
         self.teacher_size = len(phi)
         self.student_size = student_size
@@ -40,6 +43,8 @@ class DeviceTables:
         self.fold = Fold(phi, num_columns, self.device)
         unmapped = np.setdiff1d(np.flatnonzero(phi < 0), byteless_ids)
         self.unmapped_ids = torch.as_tensor(unmapped, device=self.device)
+        self.extended = torch.as_tensor(extended.astype(np.float32), device=self.device)
+        """float32 [V], 1 or 0: summing its tokens' masses is one product."""
         self.ids_by_rank = torch.as_tensor(teacher_ids_by_rank.astype(np.int64), device=self.device)
         self._interior: BoundedCache[bytes, Fold] = BoundedCache(
             MAX_INTERIOR_ENTRIES, lambda fold: fold.num_inputs + 64

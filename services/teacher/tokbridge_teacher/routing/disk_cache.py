@@ -13,7 +13,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.byte_order import ByteOrder
 from tokbridge_teacher.routing.router import UNMAPPED, Router
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raise it whenever the meaning of the arrays, or what φ gives, changes."""
 
 DEFAULT_CACHE_BYTES = 1 << 30
@@ -40,6 +40,8 @@ class CompiledRoutes:
 
     phi: NDArray[np.int32]
     """[V], student id or `UNMAPPED`."""
+    extended: NDArray[np.bool_]
+    """[V], whether some student token strictly extends the token's bytes."""
     teacher_order: ByteOrder
 
 
@@ -68,11 +70,13 @@ class RoutingCache:
         path = _path(self._folder, key)
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                phi, ids_by_rank, digest = arrays["phi"], arrays["teacher_ids_by_rank"], arrays["digest"]
-            if digest.tobytes() != _digest(key, phi, ids_by_rank):
+                kept = [arrays[name] for name in _ARRAYS]
+                digest = arrays["digest"]
+            if digest.tobytes() != _digest(key, kept):
                 raise ValueError("its digest is another")
-            _check_phi(phi, teacher, student)
-            routes = CompiledRoutes(phi, ByteOrder(teacher, ids_by_rank))
+            phi, extended, ids_by_rank = kept
+            _check(phi, extended, teacher, student)
+            routes = CompiledRoutes(phi, extended, ByteOrder(teacher, ids_by_rank))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -93,12 +97,12 @@ class RoutingCache:
             _log.warning("routes are not kept in %s: %s", self._folder, error.strerror)
 
     def _write(self, folder: Path, key: str, routes: CompiledRoutes) -> None:
-        phi, ids_by_rank = routes.phi, routes.teacher_order.ids_by_rank
-        digest = np.frombuffer(_digest(key, phi, ids_by_rank), np.uint8)
+        kept = [routes.phi, routes.extended, routes.teacher_order.ids_by_rank]
+        digest = np.frombuffer(_digest(key, kept), np.uint8)
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=_TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, phi=phi, teacher_ids_by_rank=ids_by_rank, digest=digest)
+                np.savez(file, **dict(zip(_ARRAYS, kept, strict=True)), digest=digest)
             os.replace(temporary, _path(folder, key))
         except OSError:
             Path(temporary).unlink(missing_ok=True)
@@ -120,6 +124,7 @@ class RoutingCache:
                 excess -= stat.st_size
 
 
+_ARRAYS = ("phi", "extended", "teacher_ids_by_rank")
 _SUFFIX = ".npz"
 _TEMPORARY = ".tmp"
 
@@ -145,17 +150,21 @@ def _touch(path: Path) -> None:
         _log.debug("%s cannot be marked as used", path)
 
 
-def _digest(key: str, phi: NDArray[np.int32], ids_by_rank: NDArray[np.int32]) -> bytes:
+def _digest(key: str, arrays: Sequence[NDArray[np.generic]]) -> bytes:
     """SHA-256 over the arrays and over what they are routes of: a file under another's name is none either."""
     digest = hashlib.sha256(key.encode())
-    for array in (phi, ids_by_rank):
+    for array in arrays:
         digest.update(str(array.dtype).encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.digest()
 
 
-def _check_phi(phi: NDArray[np.int32], teacher: ByteVocabulary, student: ByteVocabulary) -> None:
+def _check(
+    phi: NDArray[np.int32], extended: NDArray[np.bool_], teacher: ByteVocabulary, student: ByteVocabulary
+) -> None:
     if phi.shape != (teacher.size,) or phi.dtype != np.int32:
         raise ValueError("not routes of this teacher")
     if phi.min(initial=0) < UNMAPPED or phi.max(initial=UNMAPPED) >= student.size:
         raise ValueError("routes outside the student's vocabulary")
+    if extended.shape != phi.shape or extended.dtype != np.bool_:
+        raise ValueError("not of this teacher's tokens")

@@ -22,6 +22,8 @@ class InteriorRoutes:
     """[C], the student ids that φ_r gives, ascending."""
     slots: NDArray[np.int64]
     """[L], index into `cells` of φ_r of each token; C where unmapped."""
+    extended: NDArray[np.bool_]
+    """[L], whether some student token strictly extends what follows r (spec §5, unresolved)."""
 
     def slots_of(self, cells: NDArray[np.int32]) -> NDArray[np.int64]:
         """Index of each student id among `cells`; −1 if φ_r gives it for no token: int64, as long as the argument."""

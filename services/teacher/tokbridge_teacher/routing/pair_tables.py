@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokbridge.modes import Routing
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.bounded_cache import BoundedCache
-from tokbridge_teacher.routing.byte_order import ByteOrder
+from tokbridge_teacher.routing.byte_order import ByteOrder, extended_by
 from tokbridge_teacher.routing.device_tables import DeviceTables
 from tokbridge_teacher.routing.disk_cache import DEFAULT_CACHE_BYTES, CompiledRoutes, RoutingCache, pair_key
 from tokbridge_teacher.routing.interior_routes import InteriorRoutes
@@ -41,6 +41,8 @@ class PairTables:
         self.router = router
         self.phi = routes.phi
         """int32 [V], student id or `UNMAPPED` (control tokens too)."""
+        self.extended = routes.extended
+        """bool [V], whether some student token strictly extends the token's bytes."""
         self.teacher_order = routes.teacher_order
         self.statistics = statistics
         self._interior: BoundedCache[bytes, InteriorRoutes] = BoundedCache(
@@ -69,15 +71,21 @@ class PairTables:
     def _build_interior(self, prefix: bytes) -> InteriorRoutes:
         low, high = self.teacher_order.prefix_range(prefix)
         skip = len(prefix)
-        routes = self.router.routes([string[skip:] for string in self.teacher_order.strings[low:high]])
+        strings = [string[skip:] for string in self.teacher_order.strings[low:high]]
+        routes = self.router.routes(strings)
         cells, slots = np.unique(routes[routes != UNMAPPED], return_inverse=True)
         all_slots = np.full(high - low, len(cells), np.int64)
         all_slots[routes != UNMAPPED] = slots
-        return InteriorRoutes(prefix, low, high, cells, all_slots)
+        return InteriorRoutes(prefix, low, high, cells, all_slots, extended_by(strings, self._student_strings))
+
+    @cached_property
+    def _student_strings(self) -> list[bytes]:
+        return sorted(self.student.ids_by_bytes)
 
     def on_device(self, device: torch.device | str) -> DeviceTables:
         """The same tables as tensors on `device`; build once per device and keep."""
-        return DeviceTables(self.phi, self.teacher_order.ids_by_rank, self.byteless_ids, self.student.size, device)
+        order = self.teacher_order.ids_by_rank
+        return DeviceTables(self.phi, self.extended, order, self.byteless_ids, self.student.size, device)
 
 
 def compile_pair(
@@ -112,4 +120,6 @@ def _compile(teacher: ByteVocabulary, router: Router) -> CompiledRoutes:
     order = ByteOrder(teacher)
     phi = np.full(teacher.size, UNMAPPED, np.int32)
     phi[order.ids_by_rank] = router.routes(order.strings)
-    return CompiledRoutes(phi, order)
+    extended = np.zeros(teacher.size, np.bool_)
+    extended[order.ids_by_rank] = extended_by(order.strings, sorted(router.student.ids_by_bytes))
+    return CompiledRoutes(phi, extended, order)

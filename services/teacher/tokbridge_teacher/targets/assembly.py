@@ -39,6 +39,10 @@ class RowAssembler:
         self._pending: list[RowBlock] = []
         self._next_row = 0
         self._cases: Counter[RowCase] = Counter()
+        self.unresolved_mass = 0.0
+        """Mass on teacher tokens that some student token strictly extends, summed over the content rows released: the
+        part of a row for which another segmentation by the teacher could matter (spec §5).
+        """
 
     def add(self, result: ChunkResult) -> TargetRows:
         """Take the next chunk and give the rows that can be made now, maybe none.
@@ -92,6 +96,7 @@ class RowAssembler:
         impossible = np.isnan(block.head_log_probs)  # no token that starts with r has mass: nothing to condition on
         cases[block.rows[impossible] - start] = RowCase.EXCLUDED
         block = block.take(np.flatnonzero(~impossible))
+        self.unresolved_mass += float(block.unresolved.sum(dtype=np.float64))
         rows, chained = self._corrected(block)
         truncated = self._truncate(block.rows, rows)
         flags = self._plan.flags[start:stop].copy()

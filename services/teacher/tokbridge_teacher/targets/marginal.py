@@ -10,6 +10,7 @@ support.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -97,7 +98,7 @@ def _stop_log_prob(shifted_V: torch.Tensor, plan_slice: PlanSlice) -> float:
     return min(float(stop_mass - logits.logsumexp(0)), 0.0)
 
 
-def _to_device(array: NDArray[np.integer], like: torch.Tensor) -> torch.Tensor:
+def _to_device(array: NDArray[np.integer] | NDArray[np.floating], like: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(array, device=like.device)
 
 
@@ -124,9 +125,8 @@ def _base_block(
     unmapped = block_sum(weights.index_select(1, tables.unmapped_ids))
     cells = tables.fold(weights)
     cells[:, tables.student_size] = byteless[0].float()
-    return _row_block(
-        group, cells, totals, unmapped, byteless[1], realized_log_probs[group.positions], plan_slice.num_cells
-    )
+    loose = _Loose(unmapped, byteless[1], weights.mv(tables.extended))
+    return _row_block(group, cells, totals, loose, realized_log_probs[group.positions], plan_slice.num_cells)
 
 
 def _interior_blocks(shifted: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables) -> list[RowBlock]:
@@ -155,17 +155,26 @@ def _interior_block(
     head_log_probs = (realized.double() - totals.log()).cpu().numpy()
     folded = tables.interior_fold(routes)(weights)
     cells, unmapped = folded[:, :-1], folded[:, -1].double()
-    block = _row_block(group, cells, totals, unmapped, torch.zeros_like(totals), head_log_probs, plan_slice.num_cells)
+    extended = _to_device(routes.extended.astype(np.float32), weights)
+    loose = _Loose(unmapped, torch.zeros_like(totals), weights.mv(extended))
+    block = _row_block(group, cells, totals, loose, head_log_probs, plan_slice.num_cells)
     ids = np.append(routes.cells, np.int32(-1))[block.cell_ids]
     return replace(block, cell_ids=ids)
+
+
+class _Loose(NamedTuple):
+    """Masses [n] beside the cells, not yet divided by the totals."""
+
+    unmapped: torch.Tensor
+    control: torch.Tensor
+    unresolved: torch.Tensor
 
 
 def _row_block(
     group: RowGroup,
     cells: torch.Tensor,
     totals: torch.Tensor,
-    unmapped: torch.Tensor,
-    control: torch.Tensor,
+    loose: _Loose,
     head_log_probs: NDArray[np.float64],
     num_cells: int,
 ) -> RowBlock:
@@ -181,8 +190,9 @@ def _row_block(
         group.rows,
         np.pad(columns.to(torch.int32).cpu().numpy(), padding, constant_values=-1),
         np.pad(_shares(masses, totals[:, None]), padding),
-        _shares(unmapped, totals),
-        _shares(control, totals),
+        _shares(loose.unmapped, totals),
+        _shares(loose.control, totals),
+        _shares(loose.unresolved, totals),
         head_log_probs,
         group.support_numbers,
         wanted,

@@ -28,6 +28,8 @@ class RowBlock:
     """[n], mass of content tokens with φ = ⊥."""
     control: NDArray[np.float32]
     """[n], mass of byteless teacher tokens that are no stop tokens."""
+    unresolved: NDArray[np.float32]
+    """[n], mass of content tokens whose bytes some student token strictly extends (spec §5)."""
     head_log_probs: NDArray[np.float64]
     """[n], ln of q_j(w_j)/π_j(r); NaN where no token that starts with r has any mass."""
     support_numbers: NDArray[np.int64]
@@ -45,7 +47,7 @@ class RowBlock:
         )
 
 
-_ROW_ARRAYS = ("rows", "cell_ids", "cell_masses", "unmapped", "control", "head_log_probs")
+_ROW_ARRAYS = ("rows", "cell_ids", "cell_masses", "unmapped", "control", "unresolved", "head_log_probs")
 
 
 def split_at(blocks: Sequence[RowBlock], stop: int) -> tuple[RowBlock, RowBlock]:
