@@ -85,6 +85,11 @@ class TrainConfig(Section):
         return self
 
     @property
+    def checkpoints_dir(self) -> Path:
+        """Where checkpoints are written, and looked for."""
+        return self.output_dir / "checkpoints"
+
+    @property
     def warm_start_steps(self) -> int:
         """Steps of the warm start, 0 without one."""
         return self.warm_start.steps if self.warm_start else 0

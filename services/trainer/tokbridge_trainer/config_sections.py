@@ -197,6 +197,8 @@ class SaveConfig(Section):
     """Steps between checkpoints; one is always written after the last step. 0: only that one."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints that stay on the disk."""
+    max_age_hours: float | None = Field(default=None, gt=0.0)
+    """Older ones go even where `keep` would leave them, the newest never; unset: whatever their age."""
 
 
 class LogConfig(Section):
@@ -229,3 +231,6 @@ class RayConfig(Section):
     rollout_gpus: float = Field(default=0.0, ge=0.0)
     threads: int | None = Field(default=None, ge=1)
     """Threads of torch in the learner and in each rollout worker; unset: the cores the process may use."""
+    max_restarts: int = Field(default=3, ge=0)
+    """How often each of the actors (learner, feed, every rollout worker) is started again when its process is lost,
+    before the run ends with an error."""

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import set_seed
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge_trainer.checkpoint import TENSORS_FOLDER, RunState
+from tokbridge_trainer.checkpoint_writing import CheckpointWriter, write_checkpoint
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.agreement import next_symbols
 from tokbridge_trainer.evaluation.student import evaluate_student
 from tokbridge_trainer.evaluation.student_reading import StudentReader
 from tokbridge_trainer.head import lm_head
-from tokbridge_trainer.learner_state import load_optimizer, make_optimizer, save_optimizer
+from tokbridge_trainer.learner_snapshot import take_snapshot
+from tokbridge_trainer.learner_state import make_optimizer, optimizer_tensors
 from tokbridge_trainer.micro_batches import plan_micro_batches
 from tokbridge_trainer.projection import MicroBatchLoss
 from tokbridge_trainer.sample_log import sample_lines
@@ -28,6 +33,7 @@ from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.step_metrics import LearnedRows, Metrics, loss_metrics, sample_metrics, target_metrics
 from tokbridge_trainer.student import causal_model, choose_device, compute_dtype, export_model, load_for_learning
 from tokbridge_trainer.student_text import StudentText, write_tokenizer_files
+from tokbridge_trainer.tensor_store import load_tensors
 from tokbridge_trainer.weights import WeightSnapshot, snapshot_weights
 
 
@@ -58,18 +64,23 @@ class Learner:
         self._loss = MicroBatchLoss(causal_model(self._model), config.loss, compute_dtype(config))
         self._optimizer = make_optimizer(self._model, config.optimizer)
         if checkpoint is not None:
-            load_optimizer(self._optimizer, checkpoint, self._device)
+            load_tensors(optimizer_tensors(self._model, self._optimizer), checkpoint / TENSORS_FOLDER)
         self._version = steps_done
+        self._checkpoints = CheckpointWriter()
 
     def weights(self) -> WeightSnapshot:
         """The trained parameters of the present policy version."""
         return snapshot_weights(self._model, self._version, compute_dtype(self._config))
 
     def train_step(self, batch: StepBatch, plan: StepPlan) -> StepResult:
-        """One optimizer step. A batch without samples changes nothing but counts as a step."""
+        """One optimizer step. A batch without samples changes nothing but counts as a step.
+
+        Raises:
+            CheckpointError: a checkpoint that was being written meanwhile has failed.
+        """
         start = time.monotonic()
-        # Dropout, if any, follows from seed and step, so that a resumed run draws the same.
-        torch.manual_seed(self._config.seed * 1_000_003 + plan.step)
+        self._checkpoints.check()
+        self._seed_all(plan.step)
         rows = self._loss_rows(batch, plan.beta, plan.step)
         grad_norm = self._apply_gradients(plan.lr) if batch.scored else 0.0
         metrics = loss_metrics(rows, batch.num_response_tokens)
@@ -97,11 +108,28 @@ class Learner:
         self._model.train()
         return {"loss": loss_metrics(rows, rollouts.num_response_tokens)["loss"]}
 
-    def save(self, folder: Path) -> None:
-        """Write what a checkpoint needs of the learner: model (or adapters), tokenizer and optimizer."""
-        self._model.save_pretrained(str(folder))
-        write_tokenizer_files(self._text.profile, folder)
-        save_optimizer(self._optimizer, folder)
+    def save(self, root: Path, state: RunState) -> float:
+        """Copy what a checkpoint needs of the learner and start to write it below `root`.
+
+        Returns:
+            Seconds that training stood still for it: the copy, and the wait for an earlier checkpoint.
+
+        Raises:
+            CheckpointError: that one could not be written.
+        """
+        start = time.monotonic()
+        self._checkpoints.wait()
+        snapshot = take_snapshot(self._config, self._text.profile, self._model, self._optimizer)
+        self._checkpoints.start(partial(write_checkpoint, root, state, self._config.save, snapshot.write))
+        return time.monotonic() - start
+
+    def finish_saving(self) -> None:
+        """Wait until no checkpoint is being written.
+
+        Raises:
+            CheckpointError: the last one could not be written.
+        """
+        self._checkpoints.wait()
 
     def export(self, folder: Path) -> None:
         """Write the model in Hugging Face format as others load it: merged, in the computation's type."""
@@ -122,6 +150,10 @@ class Learner:
             for indices in plan_micro_batches(lengths, self._config.micro_batch_tokens)
         ]
         return LearnedRows.concatenate(parts)
+
+    def _seed_all(self, step: int) -> None:
+        """Dropout and whatever else draws: all follows from seed and step, so a resumed run draws the same."""
+        set_seed(int(np.random.SeedSequence([self._config.seed, step]).generate_state(1)[0]))
 
     def _apply_gradients(self, lr: float) -> float:
         """Clip, step, clear; returns the norm before clipping."""
