@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.dense_loss import DenseRow, dense_loss
-from support.tiny_models import TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
+from support.tiny_models import TINY_HYBRID, TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
 from support.training import make_config, random_scored
 from tokbridge.errors import CheckpointError, InvalidConfigError
 from tokbridge.targets import RowCase, RowFlag
@@ -64,13 +64,19 @@ def reference(folder, batch):
 
 def learner_gradients(config, text, batch):
     learner = Learner(config, text, None, 0)
-    rows = learner._loss_rows(batch, PLAN.beta, PLAN.step)
+    rows = learner._loss_rows(batch, PLAN.beta)
     loss = float(rows.divergence.sum()) / batch.num_response_tokens
     return loss, {name: parameter.grad for name, parameter in learner._model.named_parameters()}
 
 
 @pytest.mark.parametrize(
-    "options", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 10_000}, {"gradient_checkpointing": True}]
+    "options",
+    [
+        {"micro_batch_tokens": 1},
+        {"micro_batch_tokens": 10_000},
+        {"micro_batch_tokens": 40, "packing": False},
+        {"gradient_checkpointing": True},
+    ],
 )
 def test_loss_and_gradients_equal_the_dense_reference(student_folder, student_text, options):
     batch = make_batch(student_text)
@@ -92,6 +98,17 @@ def test_soft_caps_and_scaled_logits(tmp_path, recipe):
     assert loss == pytest.approx(expected_loss, rel=1e-4)
     name = "model.norm.weight"
     assert (gradients[name] - expected[name]).abs().max() <= 1e-3 * expected[name].abs().max()
+
+
+def test_packing_feeds_no_padding_and_a_model_that_cannot_be_packed_is_padded(student_folder, student_text, tmp_path):
+    batch = make_batch(student_text)
+    packed = Learner(make_config(student_folder), student_text, None, 0).train_step(batch, PLAN)
+    assert packed.metrics["tokens/padding"] == 0
+    folder = save_tiny_model(TINY_HYBRID, tmp_path / "hybrid")
+    text = load_student_text(make_config(folder))
+    padded = Learner(make_config(folder), text, None, 0).train_step(batch, PLAN)
+    assert padded.metrics["tokens/padding"] > 0
+    assert padded.metrics["loss"] == pytest.approx(reference(folder, batch)[0], rel=1e-4)
 
 
 def test_bfloat16_is_close_and_keeps_float32_parameters(student_folder, student_text):

@@ -140,14 +140,23 @@ def started_actors(
 def _factories(config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int) -> ActorFactories:
     profile, resources = text.profile, config.ray
     feed_class = ray.remote(num_cpus=0)(Feed)
-    learner_class = ray.remote(num_cpus=resources.learner_cpus, num_gpus=resources.learner_gpus)(_LearnerActor)
     worker_class = ray.remote(num_cpus=resources.rollout_cpus, num_gpus=resources.rollout_gpus)(_WorkerActor)
     student, credentials = StudentRegistration.from_profile(profile), load_credentials(config.teacher)
     return ActorFactories(
-        learner=lambda: learner_class.remote(config, text, checkpoint, steps_done),
+        learner=lambda: learner_class(config).remote(config, text, checkpoint, steps_done),
         feed=lambda: feed_class.remote(config.teacher, student, teacher_arguments(config), credentials),
         worker=lambda feed: worker_class.remote(config, profile.vocabulary, profile.stop_ids, feed),
     )
+
+
+def learner_class(config: TrainConfig) -> Any:
+    """The actor class of the learner: one process, or a group whose ranks take the resources themselves."""
+    if config.ray.learners > 1:
+        # Ray Train brings pandas and pyarrow along, which one process does not need.
+        from tokbridge_trainer.learner_group import LearnerGroup
+
+        return ray.remote(num_cpus=0)(LearnerGroup)
+    return ray.remote(num_cpus=config.ray.learner_cpus, num_gpus=config.ray.learner_gpus)(_LearnerActor)
 
 
 # Both actors are made empty and then loaded: of an error in an actor's constructor Ray hands on no more than the text.
@@ -203,12 +212,12 @@ def _check_resources(config: TrainConfig) -> None:
     available = ray.cluster_resources()
     workers = config.rollout.workers
     needed = {
-        "CPU": config.ray.learner_cpus + workers * config.ray.rollout_cpus,
-        "GPU": config.ray.learner_gpus + workers * config.ray.rollout_gpus,
+        "CPU": config.ray.learners * config.ray.learner_cpus + workers * config.ray.rollout_cpus,
+        "GPU": config.ray.learners * config.ray.learner_gpus + workers * config.ray.rollout_gpus,
     }
     for name, count in needed.items():
         if count > available.get(name, 0.0):
             raise InvalidConfigError(
-                f"learner and rollout workers ask for {count:g} {name}s, the cluster has {available.get(name, 0.0):g}",
+                f"learners and rollout workers ask for {count:g} {name}s, the cluster has {available.get(name, 0.0):g}",
                 field="ray",
             )

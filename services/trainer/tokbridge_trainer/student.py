@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.packed_attention import allow_packing
 
 StudentModel = PreTrainedModel | PeftModel
 
@@ -45,6 +46,8 @@ def load_for_learning(config: TrainConfig, device: torch.device, checkpoint: Pat
         model = add_adapters(base, config, checkpoint)
     if config.gradient_checkpointing:
         _enable_gradient_checkpointing(model)
+    if config.packing:
+        allow_packing(causal_model(model))
     return model.train()
 
 
