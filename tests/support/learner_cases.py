@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 from support.training import make_config, random_scored
+from tokbridge_trainer.checkpoint import RunState, list_checkpoints
+from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.learner import Learner
 from tokbridge_trainer.ranks import Ranks
 from tokbridge_trainer.samples import SampleKey, StepBatch
@@ -17,6 +20,7 @@ from tokbridge_trainer.student_text import StudentText, load_student_text
 from tokbridge_trainer.weights import whole_tensor
 
 BETA = 0.5
+LAST_PLAN = StepPlan(3, "on_policy", 3, BETA, 1e-2)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,10 @@ class Outcome:
     evaluation: dict[str, float]
     step_metrics: list[dict[str, float]]
     weights: dict[str, np.ndarray]
+    next_loss: float
+    """Of a step after these."""
+    resumed_loss: float
+    """Of the same step, by a learner that came from a checkpoint of the others."""
 
 
 def run_cases(ranks: Ranks, folder: Path) -> dict[str, Outcome]:
@@ -71,7 +79,7 @@ def run_more_cases(ranks: Ranks, folder: Path) -> dict[str, Outcome]:
 
 def run_case(ranks: Ranks, folder: Path, case: Case) -> Outcome:
     """Gradients of one batch; an evaluation; then three steps, the middle one without samples."""
-    config = make_config(folder / case.model, optimizer={"lr": 1e-2}, **case.options)
+    config = case_config(folder, case)
     text = load_student_text(config)
     batches = [make_batch(text, case.samples, seed) for seed in (0, 1)]
     learner = Learner(config, text, None, 0, ranks)
@@ -82,7 +90,38 @@ def run_case(ranks: Ranks, folder: Path, case: Case) -> Outcome:
         learner.train_step(batch, StepPlan(step, "on_policy", step, BETA, 1e-2)).metrics
         for step, batch in enumerate([batches[0], StepBatch([]), batches[1]])
     ]
-    return Outcome(loss, gradients, evaluation, steps, dict(learner.weights().arrays))
+    weights = dict(learner.weights().arrays)
+    save(learner, checkpoint_root(folder, case, ranks), len(steps))
+    learner.export(checkpoint_root(folder, case, ranks) / "export")
+    resumed = resume(folder, case, ranks, ranks.size)
+    next_losses = [float(each.train_step(batches[0], LAST_PLAN).metrics["loss"]) for each in (learner, resumed)]
+    return Outcome(loss, gradients, evaluation, steps, weights, *next_losses)
+
+
+def save(learner: Learner, root: Path, steps_done: int) -> None:
+    """Write a checkpoint, and wait for it on every rank."""
+    learner.save(root, RunState(steps_done, 0, "data"))
+    learner.finish_saving()
+    if learner._side_group is not None:
+        dist.barrier(learner._side_group)
+
+
+def resume(folder: Path, case: Case, ranks: Ranks, written_by: int) -> Learner:
+    """A learner from the checkpoint that so many ranks have written."""
+    config = case_config(folder, case)
+    (checkpoint,) = list_checkpoints(checkpoint_root(folder, case, Ranks(0, written_by)))
+    return Learner(config, load_student_text(config), checkpoint, LAST_PLAN.step, ranks)
+
+
+def checkpoint_root(folder: Path, case: Case, ranks: Ranks) -> Path:
+    """Where learners of so many ranks write."""
+    (name,) = [name for name, other in (CASES | MORE_CASES).items() if other is case]
+    return folder / f"written by {ranks.size}" / name
+
+
+def case_config(folder: Path, case: Case) -> TrainConfig:
+    """The configuration of a case."""
+    return make_config(folder / case.model, optimizer={"lr": 1e-2}, **case.options)
 
 
 def gradients_of(learner: Learner, batch: StepBatch) -> tuple[float, dict[str, np.ndarray]]:

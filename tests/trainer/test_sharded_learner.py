@@ -6,8 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
-from support.learner_cases import CASES, MORE_CASES, Outcome, run_cases, run_more_cases
+from support.learner_cases import (
+    CASES,
+    LAST_PLAN,
+    MORE_CASES,
+    Outcome,
+    checkpoint_root,
+    make_batch,
+    resume,
+    run_cases,
+    run_more_cases,
+)
 from support.process_ranks import run_on_ranks
 from support.tiny_models import (
     TINY_HYBRID,
@@ -77,6 +88,32 @@ def test_two_ranks_learn_what_one_learns(outcomes_of, case: str):
     for name, array in expected.weights.items():
         # Adam's first steps are as long for a gradient of 1e-9 as for one of 1; rounding decides such signs.
         assert np.median(np.abs(first.weights[name] - array)) <= 1e-5, name
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_two_ranks_resume_as_if_they_had_not_stopped(outcomes_of, case: str):
+    for outcome in outcomes_of(case):
+        assert outcome.resumed_loss == outcome.next_loss
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_one_process_goes_on_from_what_two_have_written(outcomes_of, model_root, case: str):
+    _, first, _ = outcomes_of(case)
+    settings = (CASES | MORE_CASES)[case]
+    learner = resume(model_root, settings, Ranks(), written_by=2)
+    batch = make_batch(learner._text, settings.samples, 0)
+    assert learner.train_step(batch, LAST_PLAN).metrics["loss"] == pytest.approx(first.next_loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_two_ranks_export_the_model_in_one_piece(outcomes_of, model_root, case: str):
+    outcomes_of(case)
+    settings = (CASES | MORE_CASES)[case]
+    one, two = (checkpoint_root(model_root, settings, Ranks(0, ranks)) / "export" for ranks in (1, 2))
+    expected, exported = (load_file(folder / "model.safetensors") for folder in (one, two))
+    assert exported.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (exported[name] - tensor).abs().median() <= 1e-5, name
 
 
 @pytest.mark.parametrize("case", ALL_CASES)

@@ -1,9 +1,9 @@
 """Checkpoints on the disk: what they are called, how they are found, and whether one belongs to a run.
 
 A checkpoint is a folder `checkpoint-000012` (12 steps done): the model (or its adapters) and the tokenizer in Hugging
-Face format, or no more than the model's configuration where it is sharded; `state/` with the optimizer and, where it is
-sharded, the model; `config.yaml` of the run; and `run_state.json`, without which the folder is none. How one comes
-into being stands in `checkpoint_writing.py`. The module knows nothing of models.
+Face format; `state/` with the optimizer, in as many parts as the learner has ranks, which any other number can read;
+`config.yaml` of the run; and `run_state.json`, without which the folder is none. How one comes into being stands in
+`checkpoint_writing.py`. The module knows nothing of models.
 """
 
 from __future__ import annotations

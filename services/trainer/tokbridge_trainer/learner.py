@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import set_seed
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.checkpoint import TENSORS_FOLDER, RunState
-from tokbridge_trainer.checkpoint_writing import CheckpointWriter, write_checkpoint
+from tokbridge_trainer.checkpoint_writing import CheckpointWriter, partial_path, write_checkpoint
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.agreement import next_symbols
 from tokbridge_trainer.evaluation.student import evaluate_student
@@ -75,6 +76,7 @@ class Learner:
         self._config = config
         self._text = text
         self._ranks = ranks
+        self._side_group = ranks.side_group()
         self._device = choose_device(config.device)
         # What is sharded goes to the device shard by shard: it may not fit there whole.
         loading_device = self._device if ranks.size == 1 else torch.device("cpu")
@@ -88,7 +90,8 @@ class Learner:
         self._loss = MicroBatchLoss(self._student, self._forward, config.loss, config.seed)
         self._optimizer = make_optimizer(self._model, config.optimizer)
         if checkpoint is not None:
-            load_tensors(optimizer_tensors(self._model, self._optimizer), checkpoint / TENSORS_FOLDER)
+            moments = optimizer_tensors(self._model, self._optimizer)
+            load_tensors(moments, checkpoint / TENSORS_FOLDER, self._side_group)
         self._version = steps_done
         self._checkpoints = CheckpointWriter()
 
@@ -145,8 +148,14 @@ class Learner:
         """
         start = time.monotonic()
         self._checkpoints.wait()
-        snapshot = take_snapshot(self._config, self._text.profile, self._model, self._optimizer)
-        self._checkpoints.start(partial(write_checkpoint, root, state, self._config.save, snapshot.write))
+        first, profile = self._ranks.is_first, self._text.profile
+        snapshot = take_snapshot(
+            self._config, profile, self._model, self._optimizer, keep=first, group=self._side_group
+        )
+        if first:
+            self._checkpoints.start(partial(write_checkpoint, root, state, self._config.save, snapshot.write))
+        else:
+            self._checkpoints.start(partial(snapshot.write_shards, partial_path(root, state.steps_done)))
         return time.monotonic() - start
 
     def finish_saving(self) -> None:
@@ -196,8 +205,9 @@ class Learner:
         return LearnedRows.concatenate(self._ranks.all_gather(LearnedRows.concatenate(parts)))
 
     def _seed_all(self, step: int) -> None:
-        """Dropout and whatever else draws: all follows from seed and step, so a resumed run draws the same."""
-        set_seed(int(np.random.SeedSequence([self._config.seed, step]).generate_state(1)[0]))
+        """Dropout and whatever else draws: all follows from seed, step and rank, so a resumed run draws the same."""
+        entropy = [self._config.seed, step, self._ranks.rank]
+        set_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
     def _apply_gradients(self, lr: float) -> float:
         """Clip, step, clear; returns the norm before clipping."""

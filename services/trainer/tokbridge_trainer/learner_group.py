@@ -20,6 +20,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from tokbridge.errors import TokbridgeError
+from tokbridge_trainer.checkpoint import RunState
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.learner import StepResult
 from tokbridge_trainer.learner_ranks import STARTED, Command, CommandBoard, RankSettings, serve_rank
@@ -69,9 +70,13 @@ class LearnerGroup:
         """As `Learner.evaluate`."""
         return self._call("evaluate", rollouts, written)
 
-    def save(self, folder: Path) -> None:
+    def save(self, root: Path, state: RunState) -> float:
         """As `Learner.save`."""
-        return self._call("save", folder)
+        return self._call("save", root, state)
+
+    def finish_saving(self) -> None:
+        """As `Learner.finish_saving`."""
+        return self._call("finish_saving")
 
     def export(self, folder: Path) -> None:
         """As `Learner.export`."""

@@ -1,4 +1,8 @@
-"""What a checkpoint holds of the learner, copied to CPU memory, so that training goes on while it is written."""
+"""What a checkpoint holds of the learner, copied to CPU memory, so that training goes on while it is written.
+
+Of a sharded learner the first rank holds the whole weights, gathered one by one, and every rank its shards of the
+optimizer's state.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from peft import PeftModel
 
 from tokbridge.tokenizer_profile import TokenizerProfile
@@ -17,6 +22,7 @@ from tokbridge_trainer.learner_state import optimizer_tensors
 from tokbridge_trainer.student import StudentModel
 from tokbridge_trainer.student_text import write_tokenizer_files
 from tokbridge_trainer.tensor_store import save_tensors
+from tokbridge_trainer.weights import whole_tensor
 
 
 @dataclass(frozen=True)
@@ -30,9 +36,11 @@ class LearnerSnapshot:
     weights: dict[str, torch.Tensor]
     """Of the whole model, or of its adapters."""
     optimizer: dict[str, torch.Tensor]
+    group: dist.ProcessGroup | None
+    """Of the ranks that write together."""
 
     def write(self, folder: Path) -> None:
-        """Fill a checkpoint's folder.
+        """Fill a checkpoint's folder, which is there.
 
         Raises:
             CheckpointError: the optimizer's state cannot be written.
@@ -40,29 +48,53 @@ class LearnerSnapshot:
         self.model.save_pretrained(str(folder), state_dict=self.weights)
         write_tokenizer_files(self.profile, folder)
         (folder / CONFIG_FILE).write_text(dump_config(self.config), encoding="utf-8")
-        save_tensors(self.optimizer, folder / TENSORS_FOLDER)
+        self.write_shards(folder)
+
+    def write_shards(self, folder: Path) -> None:
+        """Write this rank's part of the optimizer's state, once the first rank has made the folder.
+
+        Raises:
+            CheckpointError: some rank cannot.
+        """
+        if self.group is not None:
+            dist.barrier(self.group)
+        save_tensors(self.optimizer, folder / TENSORS_FOLDER, self.group)
 
 
 def take_snapshot(
-    config: TrainConfig, profile: TokenizerProfile, model: StudentModel, optimizer: torch.optim.Optimizer
+    config: TrainConfig,
+    profile: TokenizerProfile,
+    model: StudentModel,
+    optimizer: torch.optim.Optimizer,
+    *,
+    keep: bool = True,
+    group: dist.ProcessGroup | None = None,
 ) -> LearnerSnapshot:
-    """Copy model (adapters only, where there are some) and optimizer."""
-    weights = _trained(model) if isinstance(model, PeftModel) else model.state_dict()
-    return LearnerSnapshot(
-        config, profile, model, copy_to_cpu(weights), copy_to_cpu(optimizer_tensors(model, optimizer))
-    )
+    """Copy model (adapters only, where there are some) and optimizer; every rank must call.
+
+    Args:
+        keep: false on the ranks that only give their shards of the weights.
+        group: what the ranks write through, where there are several.
+    """
+    weights = _trained(model) if isinstance(model, PeftModel) else model.state_dict(keep_vars=True)
+    moments = {
+        name: tensor.detach().to("cpu", copy=True) for name, tensor in optimizer_tensors(model, optimizer).items()
+    }
+    return LearnerSnapshot(config, profile, model, copy_whole(weights, keep=keep), moments, group)
 
 
-def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies in CPU memory; tensors that share their storage (tied embeddings) still do."""
-    by_place: dict[tuple[int, torch.Size], torch.Tensor] = {}
-    copies: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.shape)
-        if place not in by_place:
-            by_place[place] = tensor.detach().to("cpu", copy=True)
-        copies[name] = by_place[place]
-    return copies
+def copy_whole(tensors: Mapping[str, torch.Tensor], *, keep: bool = True) -> dict[str, torch.Tensor]:
+    """Copies in CPU memory, gathered one by one where sharded; names of one tensor (tied embeddings) share its copy.
+
+    Args:
+        keep: false: take part in the gathering, and keep nothing.
+    """
+    copies: dict[int, torch.Tensor] = {}
+    for tensor in tensors.values():
+        if id(tensor) not in copies:
+            whole = whole_tensor(tensor.detach())
+            copies[id(tensor)] = whole.to("cpu", copy=True) if keep else torch.empty(0)
+    return {name: copies[id(tensor)] for name, tensor in tensors.items()} if keep else {}
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:

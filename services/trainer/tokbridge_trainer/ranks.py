@@ -33,3 +33,10 @@ class Ranks:
         gathered: list[Any] = [None] * self.size
         dist.all_gather_object(gathered, value)
         return gathered
+
+    def side_group(self) -> dist.ProcessGroup | None:
+        """A group on the CPU for what a thread does beside training, so that its collectives do not mix with others.
+
+        Every rank must call. None: there is one rank only.
+        """
+        return None if self.size == 1 else dist.new_group(backend="gloo")
