@@ -11,7 +11,10 @@ import ray
 
 from support.teacher_process import TeacherProcess, running_teacher
 from support.tiny_models import TINY_STUDENT, TINY_TEACHER, TinyRecipe, save_tiny_model
+from support.training import make_config
 from tokbridge_trainer.actors import start_ray
+from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.train import run_training
 
 OTHER_TEACHER = TinyRecipe("other-teacher", TINY_STUDENT.text + "zebra quiz", 390, "begin", "end", seed=9)
 
@@ -51,3 +54,29 @@ def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"question number {i}?"}) + "\n" for i in range(10)))
     return path
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    ray_cluster_address: str,
+    teacher: TeacherProcess,
+    model_folders: dict[str, Path],
+    prompt_file: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[TrainConfig, str]:
+    """A run of 20 steps, strictly on-policy, in which everything that is random takes part; and Ray's address."""
+    config = make_config(
+        model_folders["student"],
+        output_dir=str(tmp_path_factory.mktemp("undisturbed") / "run"),
+        prompts={"files": [str(prompt_file)]},
+        teacher={"urls": [teacher.grpc], "timeout_s": 60},
+        steps=20,
+        samples_per_prompt=2,
+        optimizer={"lr": 1e-3, "schedule": "cosine", "warmup": 3},
+        lora={"rank": 2, "dropout": 0.1},
+        loss={"whitespace": "random"},
+        save={"every": 5},
+        seed=3,
+    )
+    run_training(config)
+    return config, ray_cluster_address

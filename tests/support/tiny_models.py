@@ -13,7 +13,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import Gemma2Config, GenerationConfig, GraniteConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
+from transformers import (
+    Gemma2Config,
+    GenerationConfig,
+    GraniteConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3_5TextConfig,
+    Qwen3Config,
+)
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 TEACHER_TEXT = (
@@ -49,11 +57,15 @@ class TinyRecipe:
     family: str = "qwen3"
     padded_rows: int = 5
     """Rows of the LM head past the tokenizer's last id."""
+    tied: bool = False
+    """The LM head is the embedding matrix."""
 
 
 TINY_TEACHER = TinyRecipe("tiny-teacher", TEACHER_TEXT, 420, "im_start", "im_end", seed=1)
 TINY_STUDENT = TinyRecipe("tiny-student", STUDENT_TEXT, 360, "turn", "end_turn", seed=2)
+TINY_TIED = TinyRecipe("tiny-tied", STUDENT_TEXT, 360, "turn", "end_turn", seed=2, tied=True)
 TINY_SOFTCAPPED = TinyRecipe("tiny-softcapped", TEACHER_TEXT, 420, "im_start", "im_end", seed=3, family="gemma2")
+TINY_HYBRID = TinyRecipe("tiny-hybrid", STUDENT_TEXT, 360, "turn", "end_turn", seed=5, family="qwen3_5")
 TINY_SCALED = TinyRecipe("tiny-scaled", TEACHER_TEXT, 420, "im_start", "im_end", seed=4, family="granite")
 
 
@@ -115,7 +127,12 @@ def _model_config(recipe: TinyRecipe, head_size: int, stop_id: int) -> Pretraine
     if recipe.family == "granite":
         shape.pop("head_dim")
         return GraniteConfig(**shape, logits_scaling=3.0)
-    return Qwen3Config(**shape, tie_word_embeddings=False)
+    if recipe.family == "qwen3_5":
+        layers = ["linear_attention", "full_attention"]
+        heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+        sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+        return Qwen3_5TextConfig(**shape, layer_types=layers, **heads, **sizes)
+    return Qwen3Config(**shape, tie_word_embeddings=recipe.tied)
 
 
 def _tokenizer_config(recipe: TinyRecipe) -> dict[str, object]:

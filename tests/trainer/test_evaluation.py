@@ -25,7 +25,10 @@ from tokbridge_trainer.evaluation.agreement import (
 from tokbridge_trainer.evaluation.bits_per_byte import bits_per_byte, gap_closed
 from tokbridge_trainer.evaluation.student import evaluate_student, rollout_metrics, written_metrics
 from tokbridge_trainer.evaluation.student_reading import StudentReader, StudentReading
+from tokbridge_trainer.head import HeadForm
+from tokbridge_trainer.packed_attention import allow_packing
 from tokbridge_trainer.samples import SampleKey
+from tokbridge_trainer.student_module import Forward, StudentModule
 
 FEW = (b"a", b"ab", b"b", b" a", None, None, b"\xff\x00", b" ")
 VOCABULARY = ByteVocabulary((*FEW, *(bytes([97 + i % 5, 32, i]) for i in range(42))))
@@ -95,18 +98,25 @@ def test_a_byte_can_win_though_no_token_of_it_does():
 
 @pytest.fixture(scope="module")
 def student_model(student_folder):
-    return AutoModelForCausalLM.from_pretrained(student_folder, dtype=torch.float32).train()
+    model = AutoModelForCausalLM.from_pretrained(student_folder, dtype=torch.float32).train()
+    allow_packing(model)
+    return model
 
 
+def make_reader(model, symbols_V, *, packed=False):
+    return StudentReader(StudentModule(model), Forward(torch.float32, HeadForm(1.0, None), packed), symbols_V)
+
+
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("micro_batch_tokens", [1, 40, 4096])
-def test_reading_is_the_models_own_log_probs(student_model, student_text, micro_batch_tokens: int):
+def test_reading_is_the_models_own_log_probs(student_model, student_text, micro_batch_tokens: int, packed: bool):
     vocabulary, stop_ids = student_text.profile.vocabulary, student_text.profile.stop_ids
     symbols_V = next_symbols(vocabulary, stop_ids)
     rng = np.random.default_rng(0)
     stop_id = student_text.profile.turn_end_id
     samples = [random_scored(rng, vocabulary.size, SampleKey(0, i, 0), stop_id=stop_id).sample for i in range(5)]
     samples.append(make_sample([3, 4], [], stop_id))
-    reader = StudentReader(student_model, symbols_V, torch.float32)
+    reader = make_reader(student_model, symbols_V, packed=packed)
     for sample, reading in zip(samples, reader.read(samples, micro_batch_tokens), strict=True):
         emitted = [*sample.token_ids.tolist(), *([sample.stop_id] if sample.stop_id is not None else [])]
         ids = torch.tensor([[*sample.prompt.token_ids.tolist(), *sample.token_ids.tolist()]])
@@ -170,7 +180,7 @@ def test_rollout_metrics_by_hand():
 
 def test_nothing_to_evaluate_gives_no_metrics(student_model, student_text):
     symbols_V = next_symbols(student_text.profile.vocabulary, student_text.profile.stop_ids)
-    assert evaluate_student(StudentReader(student_model, symbols_V, torch.float32), symbols_V, [], [], 64) == {}
+    assert evaluate_student(make_reader(student_model, symbols_V), symbols_V, [], [], 64) == {}
 
 
 def test_responses_without_content_have_no_bits_per_byte():

@@ -89,6 +89,22 @@ async def test_a_sample_that_comes_twice_is_scored_once():
     assert len(batch.scored) == len(client.requests) == 2
 
 
+async def test_what_has_arrived_is_known_until_the_step_is_handed_out():
+    client = Client()
+    client.gate.clear()
+    feed = await make_feed(client)
+    collecting = asyncio.create_task(feed.collect(0, 3))
+    await asyncio.sleep(0)
+    assert await feed.arrived(0) == frozenset()
+    await feed.submit_all([sample_of(0, 0), sample_of(0, 1)])
+    assert await feed.arrived(0) == {(0, 0, 0), (0, 1, 0)}
+    await feed.submit_all([sample_of(0, 1), sample_of(0, 2)])
+    client.gate.set()
+    await asyncio.wait_for(collecting, 5)
+    assert len(client.requests) == 3
+    assert await feed.arrived(0) is None
+
+
 async def test_no_more_than_the_limit_wait_for_a_service():
     client = Client()
     client.gate.clear()

@@ -1,17 +1,20 @@
 """The learner against a dense float64 reference, whatever the micro-batches, padding and head."""
 
 import copy
+import random
 
 import numpy as np
 import pytest
 import torch
 
 from support.dense_loss import DenseRow, dense_loss
-from support.tiny_models import TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
+from support.tiny_models import TINY_HYBRID, TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
 from support.training import make_config, random_scored
-from tokbridge.errors import InvalidConfigError
+from tokbridge.errors import CheckpointError, InvalidConfigError
 from tokbridge.targets import RowCase, RowFlag
+from tokbridge_trainer.checkpoint import RunState
 from tokbridge_trainer.learner import Learner
+from tokbridge_trainer.learner_snapshot import take_snapshot
 from tokbridge_trainer.packing import response_ids
 from tokbridge_trainer.samples import SampleKey, StepBatch
 from tokbridge_trainer.schedule import StepPlan
@@ -61,13 +64,19 @@ def reference(folder, batch):
 
 def learner_gradients(config, text, batch):
     learner = Learner(config, text, None, 0)
-    rows = learner._loss_rows(batch, PLAN.beta, PLAN.step)
+    rows = learner._loss_rows(batch, PLAN.beta)
     loss = float(rows.divergence.sum()) / batch.num_response_tokens
     return loss, {name: parameter.grad for name, parameter in learner._model.named_parameters()}
 
 
 @pytest.mark.parametrize(
-    "options", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 10_000}, {"gradient_checkpointing": True}]
+    "options",
+    [
+        {"micro_batch_tokens": 1},
+        {"micro_batch_tokens": 10_000},
+        {"micro_batch_tokens": 40, "packing": False},
+        {"gradient_checkpointing": True},
+    ],
 )
 def test_loss_and_gradients_equal_the_dense_reference(student_folder, student_text, options):
     batch = make_batch(student_text)
@@ -89,6 +98,17 @@ def test_soft_caps_and_scaled_logits(tmp_path, recipe):
     assert loss == pytest.approx(expected_loss, rel=1e-4)
     name = "model.norm.weight"
     assert (gradients[name] - expected[name]).abs().max() <= 1e-3 * expected[name].abs().max()
+
+
+def test_packing_feeds_no_padding_and_a_model_that_cannot_be_packed_is_padded(student_folder, student_text, tmp_path):
+    batch = make_batch(student_text)
+    packed = Learner(make_config(student_folder), student_text, None, 0).train_step(batch, PLAN)
+    assert packed.metrics["tokens/padding"] == 0
+    folder = save_tiny_model(TINY_HYBRID, tmp_path / "hybrid")
+    text = load_student_text(make_config(folder))
+    padded = Learner(make_config(folder), text, None, 0).train_step(batch, PLAN)
+    assert padded.metrics["tokens/padding"] > 0
+    assert padded.metrics["loss"] == pytest.approx(reference(folder, batch)[0], rel=1e-4)
 
 
 def test_bfloat16_is_close_and_keeps_float32_parameters(student_folder, student_text):
@@ -147,11 +167,55 @@ def test_a_saved_learner_goes_on_as_if_it_had_not_stopped(student_folder, studen
     first = Learner(config, student_text, None, 0)
     for batch, plan in zip(batches[:2], plans[:2], strict=True):
         first.train_step(batch, plan)
-    first.save(tmp_path)
-    second = Learner(config, student_text, tmp_path, 2)
+    first.save(tmp_path, RunState(2, 0, "data"))
+    # What is trained while the checkpoint is written must not get into it.
+    first.train_step(batches[2], plans[2])
+    first.finish_saving()
+    second = Learner(config, student_text, tmp_path / "checkpoint-000002", 2)
+    random.seed(4)
+    np.random.seed(4)
+    torch.manual_seed(4)
     resumed = [second.train_step(b, p).metrics["loss"] for b, p in zip(batches[2:], plans[2:], strict=True)]
     assert resumed == expected[2:]
     assert second.weights().version == 4
+
+
+def test_every_step_draws_from_its_own_place_whatever_was_drawn_before(student_folder, student_text):
+    learner = Learner(make_config(student_folder), student_text, None, 0)
+    drawn = []
+    for _ in range(2):
+        learner.train_step(StepBatch([]), PLAN)
+        drawn.append((random.random(), np.random.random(), float(torch.rand(()))))
+    assert drawn[0] == drawn[1]
+    learner.train_step(StepBatch([]), StepPlan(step=1, phase="on_policy", index=1, beta=0.5, lr=1e-3))
+    assert random.random() != drawn[0][0]
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_next_step(student_folder, student_text, tmp_path):
+    learner = Learner(make_config(student_folder), student_text, None, 0)
+    (tmp_path / "root").write_text("a file where the folder should be")
+    learner.save(tmp_path / "root", RunState(0, 0, "data"))
+
+    def train_on():
+        for _ in range(1000):
+            learner.train_step(StepBatch([]), PLAN)
+
+    with pytest.raises(CheckpointError):
+        train_on()
+
+
+def test_a_snapshot_keeps_its_moment(student_folder, student_text, tmp_path):
+    config = make_config(student_folder)
+    learner = Learner(config, student_text, None, 0)
+    learner.train_step(make_batch(student_text), PLAN)
+    before = copy.deepcopy(learner.weights().arrays)
+    snapshot = take_snapshot(config, student_text.profile, learner._model, learner._optimizer)
+    learner.train_step(make_batch(student_text, 1), PLAN)
+    snapshot.write(tmp_path)
+    again = Learner(config, student_text, tmp_path, 1).weights().arrays
+    for name, array in before.items():
+        np.testing.assert_array_equal(again[name], array)
+        assert (learner.weights().arrays[name] != array).any()
 
 
 def test_lora_trains_and_sends_adapters_only_and_exports_a_merged_model(student_folder, student_text, tmp_path):

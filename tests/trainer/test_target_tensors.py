@@ -51,7 +51,8 @@ def test_rows_with_a_target_keep_their_cells_and_places(seed: int) -> None:
 @given(seed=seeds, rule=st.sampled_from(["drop", "keep", "random"]))
 def test_whitespace_rule_and_its_counts(seed: int, rule: str) -> None:
     responses = responses_of(seed)
-    targets = TargetTensors.from_rows(responses, whitespace=rule, generator=np.random.default_rng(seed))
+    generators = [np.random.default_rng([seed, r]) for r in range(len(responses))]
+    targets = TargetTensors.from_rows(responses, whitespace=rule, generators=generators)
     left_out_by_rule = 0
     for r, rows in enumerate(responses):
         weights = {
@@ -77,11 +78,11 @@ def test_whitespace_rule_and_its_counts(seed: int, rule: str) -> None:
     assert int((targets.weights > 0).sum()) + sum(targets.left_out.values()) == len(cases)
 
 
-def test_random_rule_follows_its_generator() -> None:
+def test_random_rule_follows_its_generators() -> None:
     rows = random_rows(np.random.default_rng(0), 60)
     rows = [replace(rows, flags=np.where(np.arange(60) % 10 == 0, RowFlag.WHITESPACE, 0).astype(np.uint8))]
     first, again, other = (
-        TargetTensors.from_rows(rows, whitespace="random", generator=np.random.default_rng(s)) for s in (1, 1, 2)
+        TargetTensors.from_rows(rows, whitespace="random", generators=[np.random.default_rng(s)]) for s in (1, 1, 2)
     )
     assert torch.equal(first.weights, again.weights)
     assert not torch.equal(first.weights, other.weights)

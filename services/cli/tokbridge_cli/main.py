@@ -31,6 +31,7 @@ class Command:
 
 COMMANDS: dict[tuple[str, ...], Command] = {
     ("train",): Command("train", "Distil teachers into a student, from a YAML config.", "trainer"),
+    ("export",): Command("export", "Write the model of a checkpoint in Hugging Face format.", "trainer"),
     ("report",): Command("report", "Write one HTML file about a training run.", "eval"),
     ("inspect",): Command("inspect", "What a teacher and a student have in common, before a run.", "teacher"),
     ("conformance",): Command("conformance", "Check the target builder against a file of cases.", "teacher"),

@@ -44,6 +44,7 @@ class ErrorCode(StrEnum):
     INVALID_CONFIG = "invalid_config"
     INVALID_DATA = "invalid_data"
     CHECKPOINT = "checkpoint"
+    ACTOR_LOST = "actor_lost"
 
 
 class TokbridgeError(Exception):
@@ -254,6 +255,12 @@ class CheckpointError(TokbridgeError, OSError):
     """A checkpoint is missing, incomplete or of another run."""
 
     code = ErrorCode.CHECKPOINT
+
+
+class ActorLostError(TokbridgeError, RuntimeError):
+    """A process of a training run was lost, more often than it may be started again. Details: `actor`, `restarts`."""
+
+    code = ErrorCode.ACTOR_LOST
 
 
 _BY_CODE: dict[ErrorCode, type[TokbridgeError]] = {cls.code: cls for cls in TokbridgeError.__subclasses__()}

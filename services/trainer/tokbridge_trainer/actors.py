@@ -6,22 +6,23 @@ The classes themselves know nothing of Ray; this is the only module that makes a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from tokbridge.description import TeacherDescription
-from tokbridge.errors import InvalidConfigError
+from tokbridge.errors import ActorLostError, InvalidConfigError
 from tokbridge.registration import StudentRegistration
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.feed import Feed
 from tokbridge_trainer.learner import Learner
-from tokbridge_trainer.rollout.worker import RolloutWorker
+from tokbridge_trainer.rollout.worker import RolloutReport, RolloutTask, RolloutWorker
 from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.student_text import StudentText
 from tokbridge_trainer.teacher_credentials import load_credentials
@@ -32,13 +33,66 @@ ActorHandle = Any
 
 
 @dataclass(frozen=True)
-class Actors:
-    """The actors of one run, ready."""
+class ActorFactories:
+    """How the actors of a run are made; none is ready yet when its factory returns."""
 
-    teacher: TeacherDescription
-    learner: ActorHandle
-    feed: ActorHandle
-    workers: list[ActorHandle]
+    learner: Callable[[], ActorHandle]
+    feed: Callable[[], ActorHandle]
+    worker: Callable[[ActorHandle], ActorHandle]
+    """A rollout worker that sends what it writes to the given feed."""
+
+
+class Actors:
+    """The actors of one run. Feed and workers can be replaced; who holds a handle asks here for the present one."""
+
+    def __init__(self, factories: ActorFactories, num_workers: int) -> None:
+        """Start all of them."""
+        self._factories = factories
+        self.feed = factories.feed()
+        self.learner = factories.learner()
+        self.workers = [factories.worker(self.feed) for _ in range(num_workers)]
+
+    def wait_until_ready(self) -> TeacherDescription:
+        """Connect the feed to the teacher and load learner and workers.
+
+        Raises:
+            TokbridgeError: the teacher does not answer, or cannot do what is asked; or the student cannot be loaded.
+            ActorLostError: a process ended meanwhile.
+        """
+        loading = [actor.load.remote() for actor in [self.learner, *self.workers]]
+        try:
+            teacher: TeacherDescription = ray.get(self.feed.connect.remote())
+            ray.get(loading)
+        except RayActorError as error:
+            raise ActorLostError(f"a process ended while it started: {error}", actor="?", restarts=0) from error
+        return teacher
+
+    def replace_worker(self, index: int) -> ActorHandle:
+        """Start another worker in the place of a lost one; it has yet to load."""
+        end_actor(self.workers[index])
+        self.workers[index] = self._factories.worker(self.feed)
+        return self.workers[index]
+
+    def replace_feed(self) -> ActorHandle:
+        """Start another feed in the place of a lost one; it has yet to connect."""
+        end_actor(self.feed)
+        self.feed = self._factories.feed()
+        return self.feed
+
+    def end(self) -> None:
+        """End all of them."""
+        for actor in [self.feed, self.learner, *self.workers]:
+            end_actor(actor)
+
+
+def end_actor(actor: ActorHandle) -> None:
+    """End an actor's process, if it has not ended."""
+    ray.kill(actor)
+
+
+def actor_id(actor: ActorHandle) -> str:
+    """What Ray's errors call an actor."""
+    return actor._actor_id.hex()
 
 
 @contextmanager
@@ -68,7 +122,7 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> str:
 @contextmanager
 def started_actors(
     config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int
-) -> Iterator[Actors]:
+) -> Iterator[tuple[Actors, TeacherDescription]]:
     """Start all actors, connect the feed to the teacher, wait until all are ready, and end them with the block.
 
     Raises:
@@ -76,28 +130,33 @@ def started_actors(
         InvalidConfigError: the cluster has too few CPUs or GPUs for them.
     """
     _check_resources(config)
-    profile = text.profile
-    feed: ActorHandle = ray.remote(num_cpus=0)(Feed).remote(
-        config.teacher,
-        StudentRegistration.from_profile(profile),
-        teacher_arguments(config),
-        load_credentials(config.teacher),
-    )
-    learner = ray.remote(num_cpus=config.ray.learner_cpus, num_gpus=config.ray.learner_gpus)(_LearnerActor).remote(
-        config, text, checkpoint, steps_done
-    )
-    worker_class = ray.remote(num_cpus=config.ray.rollout_cpus, num_gpus=config.ray.rollout_gpus)(_WorkerActor)
-    workers = [
-        worker_class.remote(config, profile.vocabulary, profile.stop_ids, feed) for _ in range(config.rollout.workers)
-    ]
-    actors: list[ActorHandle] = [feed, learner, *workers]
+    actors = Actors(_factories(config, text, checkpoint, steps_done), config.rollout.workers)
     try:
-        teacher: TeacherDescription = ray.get(feed.connect.remote())
-        ray.get([actor.load.remote() for actor in [learner, *workers]])
-        yield Actors(teacher, learner, feed, workers)
+        yield actors, actors.wait_until_ready()
     finally:
-        for actor in actors:
-            ray.kill(actor)
+        actors.end()
+
+
+def _factories(config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int) -> ActorFactories:
+    profile, resources = text.profile, config.ray
+    feed_class = ray.remote(num_cpus=0)(Feed)
+    worker_class = ray.remote(num_cpus=resources.rollout_cpus, num_gpus=resources.rollout_gpus)(_WorkerActor)
+    student, credentials = StudentRegistration.from_profile(profile), load_credentials(config.teacher)
+    return ActorFactories(
+        learner=lambda: learner_class(config).remote(config, text, checkpoint, steps_done),
+        feed=lambda: feed_class.remote(config.teacher, student, teacher_arguments(config), credentials),
+        worker=lambda feed: worker_class.remote(config, profile.vocabulary, profile.stop_ids, feed),
+    )
+
+
+def learner_class(config: TrainConfig) -> Any:
+    """The actor class of the learner: one process, or a group whose ranks take the resources themselves."""
+    if config.ray.learners > 1:
+        # Ray Train brings pandas and pyarrow along, which one process does not need.
+        from tokbridge_trainer.learner_group import LearnerGroup
+
+        return ray.remote(num_cpus=0)(LearnerGroup)
+    return ray.remote(num_cpus=config.ray.learner_cpus, num_gpus=config.ray.learner_gpus)(_LearnerActor)
 
 
 # Both actors are made empty and then loaded: of an error in an actor's constructor Ray hands on no more than the text.
@@ -121,15 +180,25 @@ class _WorkerActor(RolloutWorker):
     ) -> None:
         self._arguments = (config, vocabulary, stop_ids)
         self._feed = feed
+        self._written: list[Sample] = []
 
     def load(self) -> None:
         """Load the student; nothing else may be called before."""
-
-        def sink(sample: Sample) -> None:
-            self._feed.submit.remote(sample)
-
         use_threads(self._arguments[0].ray.threads)
-        super().__init__(*self._arguments, sink)
+        super().__init__(*self._arguments, self._hand_on)
+
+    def use_feed(self, feed: ActorHandle) -> None:
+        """Send what is written from now on there."""
+        self._feed = feed
+
+    def write_and_keep(self, tasks: list[RolloutTask]) -> tuple[RolloutReport, list[Sample]]:
+        """Write one response for each task; the samples are handed out as well, should the feed be lost."""
+        self._written = []
+        return self.write(tasks), self._written
+
+    def _hand_on(self, sample: Sample) -> None:
+        self._written.append(sample)
+        self._feed.submit.remote(sample)
 
 
 def teacher_arguments(config: TrainConfig) -> dict[str, Any]:
@@ -143,12 +212,12 @@ def _check_resources(config: TrainConfig) -> None:
     available = ray.cluster_resources()
     workers = config.rollout.workers
     needed = {
-        "CPU": config.ray.learner_cpus + workers * config.ray.rollout_cpus,
-        "GPU": config.ray.learner_gpus + workers * config.ray.rollout_gpus,
+        "CPU": config.ray.learners * config.ray.learner_cpus + workers * config.ray.rollout_cpus,
+        "GPU": config.ray.learners * config.ray.learner_gpus + workers * config.ray.rollout_gpus,
     }
     for name, count in needed.items():
         if count > available.get(name, 0.0):
             raise InvalidConfigError(
-                f"learner and rollout workers ask for {count:g} {name}s, the cluster has {available.get(name, 0.0):g}",
+                f"learners and rollout workers ask for {count:g} {name}s, the cluster has {available.get(name, 0.0):g}",
                 field="ray",
             )

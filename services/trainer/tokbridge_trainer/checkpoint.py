@@ -1,25 +1,24 @@
-"""Checkpoints on the disk: written whole or not at all, found again, and pruned.
+"""Checkpoints on the disk: what they are called, how they are found, and whether one belongs to a run.
 
-A checkpoint is a folder `checkpoint-000012` (12 steps done): the model and tokenizer in Hugging Face format, the
-optimizer's state, and `run_state.json`. It is filled under another name and renamed at the end, so that a killed run
-leaves no half checkpoint behind. The module knows nothing of models.
+A checkpoint is a folder `checkpoint-000012` (12 steps done): the model (or its adapters) and the tokenizer in Hugging
+Face format; `state/` with the optimizer, in as many parts as the learner has ranks, which any other number can read;
+`config.yaml` of the run; and `run_state.json`, without which the folder is none. How one comes into being stands in
+`checkpoint_writing.py`. The module knows nothing of models.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokbridge.errors import CheckpointError
 
 _NAME = re.compile(r"checkpoint-(\d{6,})")
-_STATE_FILE = "run_state.json"
+STATE_FILE = "run_state.json"
+CONFIG_FILE = "config.yaml"
+TENSORS_FOLDER = "state"
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,14 @@ class RunState:
     """Where a run stands. Everything random follows from the seed and the step, so these are enough."""
 
     steps_done: int
-    """Optimizer steps of both phases: the policy version, and the position in the data."""
+    """Optimizer steps of both phases: the policy version, and the position in the data and in the schedule."""
     seed: int
     data_fingerprint: str
     """Of the data and the settings that order it; a run resumes on the same data in the same order only."""
+
+    def to_json(self) -> str:
+        """The text of `run_state.json`."""
+        return json.dumps(asdict(self), indent=2)
 
 
 def checkpoint_path(root: Path, steps_done: int) -> Path:
@@ -42,30 +45,13 @@ def list_checkpoints(root: Path) -> list[Path]:
     """Complete checkpoints below a folder, oldest first."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name) and (path / _STATE_FILE).is_file()]
-    return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name) and (path / STATE_FILE).is_file()]
+    return sorted(found, key=steps_done_at)
 
 
-@contextmanager
-def writing_checkpoint(root: Path, state: RunState, keep: int) -> Iterator[Path]:
-    """A temporary folder to fill; on leaving it becomes the checkpoint, and older ones than `keep` are removed.
-
-    Nothing is left behind when the block raises.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    final = checkpoint_path(root, state.steps_done)
-    temporary = root / f".{final.name}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        _write_synced(temporary / _STATE_FILE, json.dumps(asdict(state), indent=2))
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    for old in list_checkpoints(root)[:-keep]:
-        shutil.rmtree(old)
+def steps_done_at(path: Path) -> int:
+    """The number in a checkpoint's name."""
+    return int(path.name.removeprefix("checkpoint-"))
 
 
 def find_checkpoint(resume: str, root: Path) -> Path | None:
@@ -80,9 +66,18 @@ def find_checkpoint(resume: str, root: Path) -> Path | None:
         found = list_checkpoints(root)
         return found[-1] if found else None
     path = Path(resume)
-    if not (path / _STATE_FILE).is_file():
-        raise CheckpointError(f"{path} is not a complete checkpoint: it has no {_STATE_FILE}")
+    require_complete(path)
     return path
+
+
+def require_complete(path: Path) -> None:
+    """Refuse a folder that is no whole checkpoint.
+
+    Raises:
+        CheckpointError: it is not one.
+    """
+    if not (path / STATE_FILE).is_file():
+        raise CheckpointError(f"{path} is not a complete checkpoint: it has no {STATE_FILE}")
 
 
 def read_state(path: Path) -> RunState:
@@ -92,9 +87,9 @@ def read_state(path: Path) -> RunState:
         CheckpointError: it cannot be read.
     """
     try:
-        return RunState(**json.loads((path / _STATE_FILE).read_text(encoding="utf-8")))
+        return RunState(**json.loads((path / STATE_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"cannot read {path / _STATE_FILE}: {error}") from error
+        raise CheckpointError(f"cannot read {path / STATE_FILE}: {error}") from error
 
 
 def check_same_run(saved: RunState, seed: int, data_fingerprint: str) -> None:
@@ -106,10 +101,3 @@ def check_same_run(saved: RunState, seed: int, data_fingerprint: str) -> None:
             "the checkpoint was written with other prompts, another `warm_start`, `prompts_per_step`, "
             "`samples_per_prompt` or `prompts.shuffle`; set `resume: never` to start anew"
         )
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -61,8 +61,12 @@ class TrainConfig(Section):
     device: str = "auto"
     """Torch device of learner and rollout workers; `auto`: CUDA where the actor has one."""
     gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
     micro_batch_tokens: int = Field(default=4096, ge=1)
-    """Prompt and response tokens, padding included, of one forward and backward pass."""
+    """Prompt and response tokens, padding included, of one forward and backward pass of one learner."""
+    packing: bool = True
+    """Sequences side by side in one row, without padding. A model that does not keep them apart there, which is tried
+    at the start, is given padded rows; `tokens/padding` counts."""
     lora: LoraConfig | None = None
     loss: LossConfig = LossConfig()
     warm_start: WarmStartConfig | None = None
@@ -83,6 +87,11 @@ class TrainConfig(Section):
         if self.eval.every and not (self.eval.prompts or self.eval.responses):
             raise ValueError("eval.every needs eval.prompts or eval.responses")
         return self
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where checkpoints are written, and looked for."""
+        return self.output_dir / "checkpoints"
 
     @property
     def warm_start_steps(self) -> int:

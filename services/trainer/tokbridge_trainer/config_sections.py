@@ -197,6 +197,8 @@ class SaveConfig(Section):
     """Steps between checkpoints; one is always written after the last step. 0: only that one."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints that stay on the disk."""
+    max_age_hours: float | None = Field(default=None, gt=0.0)
+    """Older ones go even where `keep` would leave them, the newest never; unset: whatever their age."""
 
 
 class LogConfig(Section):
@@ -223,9 +225,22 @@ class RayConfig(Section):
 
     address: str | None = None
     """Address of a running cluster (`auto` finds one); unset: a local one is started."""
+    learners: int = Field(default=1, ge=1)
+    """Processes that share the learner's parameters (FSDP2) and the samples of a step."""
     learner_cpus: float = Field(default=1.0, ge=0.0)
+    """Of each of them."""
     learner_gpus: float = Field(default=0.0, ge=0.0)
+    """Of each of them; 0 or 1 where there are several."""
     rollout_cpus: float = Field(default=1.0, ge=0.0)
     rollout_gpus: float = Field(default=0.0, ge=0.0)
     threads: int | None = Field(default=None, ge=1)
-    """Threads of torch in the learner and in each rollout worker; unset: the cores the process may use."""
+    """Threads of torch in each learner and each rollout worker; unset: the cores the process may use."""
+    max_restarts: int = Field(default=3, ge=0)
+    """How often each of the actors (learner, feed, every rollout worker) is started again when its process is lost,
+    before the run ends with an error."""
+
+    @model_validator(mode="after")
+    def _check_learners(self) -> Self:
+        if self.learners > 1 and self.learner_gpus not in (0.0, 1.0):
+            raise ValueError("several learners take one GPU each, or none (`learner_gpus`)")
+        return self

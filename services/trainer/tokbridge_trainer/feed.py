@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 from tokbridge_trainer.config_sections import TeacherConfig
-from tokbridge_trainer.samples import Sample, ScoredSample, StepBatch
+from tokbridge_trainer.samples import Sample, SampleKey, ScoredSample, StepBatch
 from tokbridge_trainer.step_collector import StepCollector
 
 
@@ -106,6 +106,16 @@ class Feed:
             task = asyncio.create_task(self._resolve(sample, collector))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def submit_all(self, samples: Sequence[Sample]) -> None:
+        """Take several at once."""
+        for sample in samples:
+            await self.submit(sample)
+
+    async def arrived(self, step: int) -> frozenset[SampleKey] | None:
+        """Which samples of a step are here, scored or not; None: the step has been handed out."""
+        collector = self._steps.get(step)
+        return None if collector is None else collector.keys
 
     async def collect(self, step: int, num_samples: int) -> tuple[FeedReport, StepBatch]:
         """Wait until all samples of a step have their outcome, and hand them out; the step is forgotten here.

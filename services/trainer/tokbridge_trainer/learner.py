@@ -1,34 +1,50 @@
 """The learner: turns a batch of scored samples into one optimizer step of the student.
 
-It holds the trained parameters, the optimizer and the policy version. In a run it lives in a Ray actor; nothing here
-depends on that.
+It holds the trained parameters, the optimizer and the policy version. One learner is one process, or several ranks
+that share all of these (`ranks`); each rank is called with the whole batch and takes its share. In a run it lives in a
+Ray actor or in Ray Train's workers; nothing here depends on that.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import set_seed
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge_trainer.checkpoint import TENSORS_FOLDER, RunState
+from tokbridge_trainer.checkpoint_writing import CheckpointWriter, partial_path, write_checkpoint
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.agreement import next_symbols
 from tokbridge_trainer.evaluation.student import evaluate_student
 from tokbridge_trainer.evaluation.student_reading import StudentReader
 from tokbridge_trainer.head import lm_head
-from tokbridge_trainer.learner_state import load_optimizer, make_optimizer, save_optimizer
-from tokbridge_trainer.micro_batches import plan_micro_batches
+from tokbridge_trainer.learner_snapshot import take_snapshot
+from tokbridge_trainer.learner_state import make_optimizer, optimizer_tensors
+from tokbridge_trainer.micro_batches import rank_micro_batches
 from tokbridge_trainer.projection import MicroBatchLoss
+from tokbridge_trainer.ranks import Ranks
 from tokbridge_trainer.sample_log import sample_lines
-from tokbridge_trainer.samples import EVALUATION_STEP, StepBatch
+from tokbridge_trainer.samples import StepBatch
 from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.step_metrics import LearnedRows, Metrics, loss_metrics, sample_metrics, target_metrics
-from tokbridge_trainer.student import causal_model, choose_device, compute_dtype, export_model, load_for_learning
+from tokbridge_trainer.student import (
+    StudentModel,
+    causal_model,
+    choose_device,
+    compute_dtype,
+    export_model,
+    load_for_learning,
+)
+from tokbridge_trainer.student_module import StudentModule, examine, shard_student
 from tokbridge_trainer.student_text import StudentText, write_tokenizer_files
-from tokbridge_trainer.weights import WeightSnapshot, snapshot_weights
+from tokbridge_trainer.tensor_store import load_tensors
+from tokbridge_trainer.weights import WeightSnapshot, apply_weights, snapshot_weights, whole_tensor
 
 
 @dataclass(frozen=True)
@@ -43,8 +59,15 @@ class StepResult:
 class Learner:
     """One student, its optimizer and its policy version."""
 
-    def __init__(self, config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int) -> None:
-        """Load the student, from a checkpoint if given.
+    def __init__(
+        self,
+        config: TrainConfig,
+        text: StudentText,
+        checkpoint: Path | None,
+        steps_done: int,
+        ranks: Ranks = Ranks(),  # noqa: B008  (a constant)
+    ) -> None:
+        """Load the student, from a checkpoint if given; one of several ranks keeps its shards only.
 
         Raises:
             SelfTestFailedError: the model's logits do not follow from its hidden states and head.
@@ -52,25 +75,41 @@ class Learner:
         """
         self._config = config
         self._text = text
+        self._ranks = ranks
+        self._side_group = ranks.side_group()
         self._device = choose_device(config.device)
-        self._model = load_for_learning(config, self._device, checkpoint)
+        # What is sharded goes to the device shard by shard: it may not fit there whole.
+        loading_device = self._device if ranks.size == 1 else torch.device("cpu")
+        self._model = load_for_learning(config, loading_device, checkpoint)
         self._check_head_size()
-        self._loss = MicroBatchLoss(causal_model(self._model), config.loss, compute_dtype(config))
+        self._student = StudentModule(causal_model(self._model))
+        dtype = compute_dtype(config)
+        if ranks.size > 1:
+            shard_student(self._student, self._device, ranks.size, dtype)
+        self._forward = examine(self._student, dtype, packing=config.packing)
+        self._loss = MicroBatchLoss(self._student, self._forward, config.loss, config.seed)
         self._optimizer = make_optimizer(self._model, config.optimizer)
         if checkpoint is not None:
-            load_optimizer(self._optimizer, checkpoint, self._device)
+            moments = optimizer_tensors(self._model, self._optimizer)
+            load_tensors(moments, checkpoint / TENSORS_FOLDER, self._side_group)
         self._version = steps_done
+        self._checkpoints = CheckpointWriter()
 
     def weights(self) -> WeightSnapshot:
-        """The trained parameters of the present policy version."""
-        return snapshot_weights(self._model, self._version, compute_dtype(self._config))
+        """The trained parameters of the present policy version, on the first rank; on others none."""
+        dtype = compute_dtype(self._config)
+        return snapshot_weights(self._model, self._version, dtype, keep=self._ranks.is_first)
 
     def train_step(self, batch: StepBatch, plan: StepPlan) -> StepResult:
-        """One optimizer step. A batch without samples changes nothing but counts as a step."""
+        """One optimizer step. A batch without samples changes nothing but counts as a step.
+
+        Raises:
+            CheckpointError: a checkpoint that was being written meanwhile has failed.
+        """
         start = time.monotonic()
-        # Dropout, if any, follows from seed and step, so that a resumed run draws the same.
-        torch.manual_seed(self._config.seed * 1_000_003 + plan.step)
-        rows = self._loss_rows(batch, plan.beta, plan.step)
+        self._checkpoints.check()
+        self._seed_all(plan.step)
+        rows = self._loss_rows(batch, plan.beta)
         grad_norm = self._apply_gradients(plan.lr) if batch.scored else 0.0
         metrics = loss_metrics(rows, batch.num_response_tokens)
         metrics |= target_metrics([s.rows for s in batch.scored]) | sample_metrics(batch, self._version)
@@ -84,7 +123,7 @@ class Learner:
         rollouts, written = rollouts or StepBatch([]), written or StepBatch([])
         profile = self._text.profile
         symbols_V = next_symbols(profile.vocabulary, profile.stop_ids)
-        reader = StudentReader(causal_model(self._model), symbols_V, compute_dtype(self._config))
+        reader = StudentReader(self._student, self._forward, symbols_V, self._ranks)
         metrics = evaluate_student(reader, symbols_V, written.scored, rollouts.scored, self._config.micro_batch_tokens)
         return metrics | self._evaluation_loss(rollouts)
 
@@ -93,35 +132,82 @@ class Learner:
             return {}
         self._model.eval()
         with torch.no_grad():
-            rows = self._loss_rows(rollouts, self._config.loss.beta, EVALUATION_STEP)
+            rows = self._loss_rows(rollouts, self._config.loss.beta)
+        self._student.release()
         self._model.train()
         return {"loss": loss_metrics(rows, rollouts.num_response_tokens)["loss"]}
 
-    def save(self, folder: Path) -> None:
-        """Write what a checkpoint needs of the learner: model (or adapters), tokenizer and optimizer."""
-        self._model.save_pretrained(str(folder))
-        write_tokenizer_files(self._text.profile, folder)
-        save_optimizer(self._optimizer, folder)
+    def save(self, root: Path, state: RunState) -> float:
+        """Copy what a checkpoint needs of the learner and start to write it below `root`.
+
+        Returns:
+            Seconds that training stood still for it: the copy, and the wait for an earlier checkpoint.
+
+        Raises:
+            CheckpointError: that one could not be written.
+        """
+        start = time.monotonic()
+        self._checkpoints.wait()
+        first, profile = self._ranks.is_first, self._text.profile
+        snapshot = take_snapshot(
+            self._config, profile, self._model, self._optimizer, keep=first, group=self._side_group
+        )
+        if first:
+            self._checkpoints.start(partial(write_checkpoint, root, state, self._config.save, snapshot.write))
+        else:
+            self._checkpoints.start(partial(snapshot.write_shards, partial_path(root, state.steps_done)))
+        return time.monotonic() - start
+
+    def finish_saving(self) -> None:
+        """Wait until no checkpoint is being written.
+
+        Raises:
+            CheckpointError: the last one could not be written.
+        """
+        self._checkpoints.wait()
 
     def export(self, folder: Path) -> None:
         """Write the model in Hugging Face format as others load it: merged, in the computation's type."""
-        export_model(self._model, folder, compute_dtype(self._config))
-        write_tokenizer_files(self._text.profile, folder)
+        whole = self._whole_student()
+        if whole is not None:
+            export_model(whole, folder, compute_dtype(self._config))
+            write_tokenizer_files(self._text.profile, folder)
 
-    def _loss_rows(self, batch: StepBatch, beta: float, step: int) -> LearnedRows:
-        """All micro-batches, normalised over the whole batch (Z of spec §7); under gradients these are added up."""
+    def _whole_student(self) -> StudentModel | None:
+        """The student in one piece: itself, or where it is sharded a copy in CPU memory; None but on the first rank."""
+        if self._ranks.size == 1:
+            return self._model
+        trained = snapshot_weights(self._model, self._version, torch.float32, keep=self._ranks.is_first)
+        if not self._ranks.is_first:
+            return None
+        copy = load_for_learning(self._config, torch.device("cpu"), None)
+        apply_weights(copy, trained)
+        return copy
+
+    def _loss_rows(self, batch: StepBatch, beta: float) -> LearnedRows:
+        """The rows of all ranks, normalised over the whole batch (Z of spec §7).
+
+        Under gradients, those of the rank's own micro-batches are added up, and summed over the ranks.
+        """
         lengths = [scored.sample.num_tokens for scored in batch.scored]
-        generator = np.random.default_rng([self._config.seed, step])
+        micro_batches = rank_micro_batches(
+            lengths,
+            self._config.micro_batch_tokens,
+            rank=self._ranks.rank,
+            ranks=self._ranks.size,
+            packed=self._forward.packed,
+        )
+        normalizer = float(batch.num_response_tokens)
         parts = [
-            self._loss.rows(
-                [batch.scored[i] for i in indices],
-                beta=beta,
-                normalizer=float(batch.num_response_tokens),
-                generator=generator,
-            )
-            for indices in plan_micro_batches(lengths, self._config.micro_batch_tokens)
+            self._loss.rows([batch.scored[i] for i in indices], beta=beta, normalizer=normalizer)
+            for indices in micro_batches
         ]
-        return LearnedRows.concatenate(parts)
+        return LearnedRows.concatenate(self._ranks.all_gather(LearnedRows.concatenate(parts)))
+
+    def _seed_all(self, step: int) -> None:
+        """Dropout and whatever else draws: all follows from seed, step and rank, so a resumed run draws the same."""
+        entropy = [self._config.seed, step, self._ranks.rank]
+        set_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
     def _apply_gradients(self, lr: float) -> float:
         """Clip, step, clear; returns the norm before clipping."""
@@ -131,7 +217,7 @@ class Learner:
             group["lr"] = lr
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return float(norm)
+        return float(whole_tensor(norm))
 
     def _check_head_size(self) -> None:
         head_rows = lm_head(causal_model(self._model)).weight.shape[0]

@@ -1,79 +1,94 @@
 """Forward and backward of one micro-batch: hidden states of the rows with a target, then the divergence of spec §7.
 
-Axes: B samples, L tokens with padding, H hidden size, R rows with a target.
+Axes: B rows of the model, L their tokens, H hidden size, R rows with a target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from tokbridge_trainer.config_sections import LossConfig
-from tokbridge_trainer.head import decoder_of, find_head_form, lm_head
+from tokbridge_trainer.head import lm_head
 from tokbridge_trainer.loss import LossOutput, bpm_loss
-from tokbridge_trainer.packing import PackedSamples, pack_samples
+from tokbridge_trainer.packed_attention import hidden_states
+from tokbridge_trainer.packing import TokenRows, emitted_ids, hidden_index, lay_out, sequence_ids
 from tokbridge_trainer.samples import ScoredSample
 from tokbridge_trainer.step_metrics import LearnedRows
+from tokbridge_trainer.student_module import Forward, StudentModule
 from tokbridge_trainer.target_tensors import TargetTensors
+
+_WHITESPACE_DRAWS = 1
+"""Keeps these draws apart from the ones that wrote the sample, which follow from seed and key alone."""
 
 
 class MicroBatchLoss:
     """The loss of a student on scored samples; gradients go into its parameters."""
 
-    def __init__(self, model: PreTrainedModel, config: LossConfig, dtype: torch.dtype) -> None:
-        self._decoder = decoder_of(model)
-        self._head = lm_head(model)
-        self._form = find_head_form(model)
+    def __init__(self, student: StudentModule, forward: Forward, config: LossConfig, seed: int) -> None:
+        self._student = student
+        self._forward = forward
         self._config = config
-        self._dtype = dtype
+        self._seed = seed
+        self._device = lm_head(student.model).weight.device
 
-    def rows(
-        self, scored: Sequence[ScoredSample], *, beta: float, normalizer: float, generator: np.random.Generator
-    ) -> LearnedRows:
+    def rows(self, scored: Sequence[ScoredSample], *, beta: float, normalizer: float) -> LearnedRows:
         """Divergences of these samples' rows. Under gradients, that of (Σ divergence / normalizer) is added.
 
+        No samples are samples like any: on several ranks the model must run all the same.
+
         Args:
-            normalizer: Z of the whole batch.
-            generator: draws the rows that `whitespace: random` leaves out.
+            normalizer: Z of the whole batch, of all ranks.
         """
+        samples = [s.sample for s in scored]
         targets = TargetTensors.from_rows(
             [s.rows for s in scored],
             whitespace=self._config.whitespace,
-            generator=generator,
-            device=self._head.weight.device,
+            generators=[np.random.default_rng([self._seed, *s.key, _WHITESPACE_DRAWS]) for s in samples],
+            device=self._device,
         )
-        packed = pack_samples([s.sample for s in scored], targets)
+        tokens = lay_out([sequence_ids(s) for s in samples], packed=self._forward.packed, device=self._device)
+        index_R = hidden_index(tokens, samples, targets.response_index, targets.row_index)
+        emitted_R = emitted_ids(samples, targets.response_index, targets.row_index)
+        output = partial(self._output, tokens, index_R, targets, emitted_R, beta=beta, normalizer=normalizer)
+        loss, rows = self._student(output)
+        if loss.requires_grad:
+            loss.backward()
+        return _learned_rows(targets, rows, tokens.num_padding)
+
+    def _output(
+        self,
+        tokens: TokenRows,
+        index_R: torch.Tensor,
+        targets: TargetTensors,
+        emitted_R: torch.Tensor,
+        model: PreTrainedModel,
+        *,
+        beta: float,
+        normalizer: float,
+    ) -> tuple[torch.Tensor, LossOutput]:
+        head = lm_head(model)
         output = bpm_loss(
-            self._hidden_states(packed),
-            self._head.weight,
+            hidden_states(model, tokens, self._forward.dtype)[index_R],
+            head.weight,
             targets,
             normalizer=normalizer,
             beta=beta,
             skew=self._config.skew,
-            head_bias=self._head.bias,
-            logit_scale=self._form.scale,
-            softcap=self._form.softcap,
-            emitted_ids=packed.emitted_ids_R,
+            head_bias=head.bias,
+            logit_scale=self._forward.form.scale,
+            softcap=self._forward.form.softcap,
+            emitted_ids=emitted_R,
             chunk_rows=self._config.chunk_rows,
         )
-        if output.loss.requires_grad:
-            output.loss.backward()
-        return _learned_rows(targets, output)
-
-    def _hidden_states(self, packed: PackedSamples) -> torch.Tensor:
-        """[R, H] last hidden states that predict the rows' tokens."""
-        device_type = packed.input_ids_BL.device.type
-        with torch.autocast(device_type, dtype=self._dtype, enabled=self._dtype != torch.float32):
-            output = self._decoder(
-                input_ids=packed.input_ids_BL, attention_mask=packed.attention_mask_BL, use_cache=False
-            )
-        return output.last_hidden_state.flatten(0, 1)[packed.hidden_index_R]
+        return output.loss, output
 
 
-def _learned_rows(targets: TargetTensors, output: LossOutput) -> LearnedRows:
+def _learned_rows(targets: TargetTensors, output: LossOutput, num_padding: int) -> LearnedRows:
     """Rows in the loss only, as numpy."""
     assert output.row_emitted_log_probs is not None
     in_loss_R = targets.weights > 0
@@ -83,4 +98,5 @@ def _learned_rows(targets: TargetTensors, output: LossOutput) -> LearnedRows:
         target_log_prob=targets.emitted_log_probs[in_loss_R].cpu().numpy(),
         student_log_prob=output.row_emitted_log_probs[in_loss_R].cpu().numpy(),
         left_out=targets.left_out,
+        num_padding=num_padding,
     )

@@ -21,6 +21,11 @@ class StepCollector:
         self._failure: BaseException | None = None
 
     @property
+    def keys(self) -> frozenset[SampleKey]:
+        """Of the samples that have arrived."""
+        return frozenset(self._seen)
+
+    @property
     def num_resolved(self) -> int:
         """Samples whose outcome is known."""
         return len(self._scored) + self._drops.total()

@@ -34,6 +34,8 @@ class LearnedRows:
     """ln p of the emitted token, at temperature 1."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Rows not in the loss, by reason."""
+    num_padding: int = 0
+    """Tokens of padding that the model was fed."""
 
     @classmethod
     def concatenate(cls, parts: Sequence[LearnedRows]) -> LearnedRows:
@@ -45,6 +47,7 @@ class LearnedRows:
             left_out.update(part.left_out)
         return cls(
             left_out=left_out,
+            num_padding=sum(part.num_padding for part in parts),
             cases=np.concatenate([np.empty(0, np.uint8), *(part.cases for part in parts)]),
             **{name: np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names},
         )
@@ -67,6 +70,7 @@ def loss_metrics(rows: LearnedRows, normalizer: int) -> Metrics:
         metrics["emitted/log_ratio"] = float(log_ratio[finite].mean(dtype=np.float64))
     metrics |= {f"left_out/{reason}": float(count) for reason, count in sorted(rows.left_out.items())}
     metrics["rows/learned"] = float(len(rows.cases))
+    metrics["tokens/padding"] = float(rows.num_padding)
     metrics["emitted/zero_mass_rows"] = float(np.isneginf(rows.target_log_prob).sum())
     return metrics
 

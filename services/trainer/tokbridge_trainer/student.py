@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.packed_attention import allow_packing
 
 StudentModel = PreTrainedModel | PeftModel
 
@@ -45,6 +46,8 @@ def load_for_learning(config: TrainConfig, device: torch.device, checkpoint: Pat
         model = add_adapters(base, config, checkpoint)
     if config.gradient_checkpointing:
         _enable_gradient_checkpointing(model)
+    if config.packing:
+        allow_packing(causal_model(model))
     return model.train()
 
 
@@ -104,8 +107,10 @@ def _enable_gradient_checkpointing(model: StudentModel) -> None:
 def export_model(model: StudentModel, folder: Path, dtype: torch.dtype) -> None:
     """Write a bare causal model in `dtype`, adapters merged into a copy; `model` itself is left as it is."""
     bare = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
-    bare.config.dtype = dtype
     bare.save_pretrained(folder, state_dict=_cast(bare.state_dict(), dtype))
+    # save_pretrained notes the type of the model's own parameters, whatever it was given to write.
+    bare.config.dtype = dtype
+    bare.config.save_pretrained(folder)
 
 
 def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

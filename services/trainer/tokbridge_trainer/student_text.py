@@ -26,6 +26,8 @@ from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.samples import Prompt
 
 JsonObject = dict[str, Any]
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""What `write_tokenizer_files` writes, the last one where the student has a template of its own."""
 
 
 class StudentText:

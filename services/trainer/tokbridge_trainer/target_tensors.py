@@ -72,22 +72,22 @@ class TargetTensors:
         responses: Sequence[TargetRows],
         *,
         whitespace: WhitespaceRule | str = WhitespaceRule.DROP,
-        generator: np.random.Generator | None = None,
+        generators: Sequence[np.random.Generator] | None = None,
         device: torch.device | str = "cpu",
     ) -> TargetTensors:
         """Join the rows of several responses, one `TargetRows` each.
 
-        `generator` draws the rows that the rule `random` leaves out; the other rules need none.
+        `generators`, one a response, draw the rows that the rule `random` leaves out; the other rules need none.
 
         Raises:
-            InvalidDataError: the rule `random` without a generator.
+            InvalidDataError: the rule `random` without generators.
         """
         rule, left_out = WhitespaceRule(whitespace), Counter[str]()
         parts = [_response_arrays(-1, TargetRows.empty(), np.empty(0))]
         for index, rows in enumerate(responses):
             has_target = rows.has_target()
             left_out.update(RowCase(case).name.lower() for case in rows.cases[~has_target])
-            dropped = _dropped_rows(rows, rule, generator)
+            dropped = _dropped_rows(rows, rule, generators[index] if generators else None)
             left_out.update({_REASONS[rule]: len(dropped)} if len(dropped) else {})
             weights = np.ones(rows.num_rows, np.float32)
             weights[dropped] = 0.0

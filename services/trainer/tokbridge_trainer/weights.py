@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed.tensor import DTensor
 
 from tokbridge.errors import CheckpointError
 
@@ -28,14 +29,26 @@ class WeightSnapshot:
     arrays: dict[str, NDArray[np.float32] | NDArray[np.int16]]
 
 
-def snapshot_weights(model: torch.nn.Module, version: int, dtype: torch.dtype) -> WeightSnapshot:
-    """Copy the parameters that are trained, in the type that the rollout workers compute in."""
-    arrays = {
-        name: parameter.detach().to("cpu", dtype, copy=True).view(_BITS[dtype]).numpy()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+def snapshot_weights(model: torch.nn.Module, version: int, dtype: torch.dtype, *, keep: bool = True) -> WeightSnapshot:
+    """Copy the parameters that are trained, in the type that the rollout workers compute in.
+
+    Sharded parameters are gathered one at a time: every rank must call, and one keeps what it gets.
+
+    Args:
+        keep: false: on the ranks that only give their shards; theirs is empty.
+    """
+    arrays = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            whole = whole_tensor(parameter.detach().to(dtype))
+            if keep:
+                arrays[name] = whole.to("cpu", copy=True).view(_BITS[dtype]).numpy()
     return WeightSnapshot(version, str(dtype).removeprefix("torch."), arrays)
+
+
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor gathered from the shards of all ranks, each of which must call; one that is not sharded, as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def apply_weights(model: torch.nn.Module, snapshot: WeightSnapshot) -> None:

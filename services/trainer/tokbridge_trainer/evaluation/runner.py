@@ -7,20 +7,20 @@ random numbers, so that two evaluations differ by the policy only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from tokbridge_trainer.actors import Actors
+from tokbridge_trainer.actors import ActorHandle
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.prompts import PromptSet
 from tokbridge_trainer.rollout.worker import RolloutTask
 from tokbridge_trainer.sample_log import sample_lines
 from tokbridge_trainer.samples import EVALUATION_STEP, WRITTEN_EVALUATION_STEP, SampleKey, StepBatch
-from tokbridge_trainer.sources import share_out
+from tokbridge_trainer.sources import Work
 from tokbridge_trainer.step_metrics import Metrics
+from tokbridge_trainer.supply import SampleSupply
 from tokbridge_trainer.written_responses import WrittenSet
 
 
@@ -38,10 +38,16 @@ class Evaluator:
     """Evaluates the policy that learner and workers hold."""
 
     def __init__(
-        self, config: TrainConfig, actors: Actors, prompts: PromptSet | None, written: WrittenSet | None
+        self,
+        config: TrainConfig,
+        learner: ActorHandle,
+        supply: SampleSupply,
+        prompts: PromptSet | None,
+        written: WrittenSet | None,
     ) -> None:
         self._config = config
-        self._actors = actors
+        self._learner = learner
+        self._supply = supply
         self._prompts = prompts
         self._written = written
         self._scored_written: Any = None
@@ -54,7 +60,7 @@ class Evaluator:
     def run(self) -> Evaluation:
         """Evaluate on all that is configured."""
         rollouts, written = self._rollouts(), self._written_text()
-        metrics: Metrics = ray.get(self._actors.learner.evaluate.remote(rollouts, written))
+        metrics: Metrics = self._supply.get(self._learner.evaluate.remote(rollouts, written))
         batch: StepBatch | None = None if rollouts is None else ray.get(rollouts)
         samples = sample_lines(batch, self._config.log.samples) if batch else []
         return Evaluation({f"eval/{name}": value for name, value in metrics.items()}, samples)
@@ -64,17 +70,16 @@ class Evaluator:
         if self._prompts is None:
             return None
         tasks = [RolloutTask(SampleKey(EVALUATION_STEP, p.index, 0), p) for p in self._prompts.prompts]
-        ray.get(share_out(tasks, self._actors.workers))
-        return self._collect(EVALUATION_STEP, len(tasks))
+        return self._batch(EVALUATION_STEP, Work(tasks=tasks))
 
     def _written_text(self) -> Any:
         """The teacher's text as a scored batch; its targets do not change, so they are asked for once."""
         if self._written is not None and self._scored_written is None:
             samples = self._written.all_samples(WRITTEN_EVALUATION_STEP)
-            ray.get([self._actors.feed.submit.remote(sample) for sample in samples])
-            self._scored_written = self._collect(WRITTEN_EVALUATION_STEP, len(samples))
+            self._scored_written = self._batch(WRITTEN_EVALUATION_STEP, Work(samples=samples))
         return self._scored_written
 
-    def _collect(self, step: int, num_samples: int) -> Any:
-        refs: Sequence[Any] = self._actors.feed.collect.options(num_returns=2).remote(step, num_samples)
-        return refs[1]
+    def _batch(self, step: int, work: Work) -> Any:
+        self._supply.order(step, work)
+        batch_ref, _ = self._supply.collect(step)
+        return batch_ref

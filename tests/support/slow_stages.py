@@ -1,0 +1,197 @@
+"""A run whose stages sleep instead of computing: real Ray actors, the real loop, feed and staleness rule.
+
+So what a step takes is what the loop makes of given stages, whatever the machine. Samples are finished one after the
+other, as rollouts are, and the teacher takes one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+
+from support.fake_teacher import TEACHER
+from support.random_rows import random_rows
+from support.training import make_config, make_prompt, make_sample, score
+from tokbridge.client import ClientCredentials
+from tokbridge.requests import ScoreRequest
+from tokbridge.results import ScoreResult
+from tokbridge_trainer.actors import ActorFactories, ActorHandle, Actors
+from tokbridge_trainer.feed import Feed
+from tokbridge_trainer.learner import StepResult
+from tokbridge_trainer.loop import TrainingLoop
+from tokbridge_trainer.prompts import PromptSet
+from tokbridge_trainer.restarts import Restarts
+from tokbridge_trainer.rollout.worker import RolloutReport, RolloutTask
+from tokbridge_trainer.samples import Sample, StepBatch
+from tokbridge_trainer.schedule import StepPlan
+from tokbridge_trainer.sources import RolloutSource
+from tokbridge_trainer.staleness import StalenessGate
+from tokbridge_trainer.supply import SampleSupply
+
+SAMPLES_PER_STEP = 8
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds that each stage takes for one step's samples."""
+
+    rollout_s: float
+    teacher_s: float
+    learner_s: float
+
+    @property
+    def slowest_s(self) -> float:
+        """What a step takes where everything else happens meanwhile."""
+        return max(self.rollout_s, self.teacher_s, self.learner_s)
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stage at work on a step, or on one of its samples; times of the machine's monotonic clock."""
+
+    stage: str
+    step: int
+    start: float
+    end: float
+
+
+class Journal:
+    """Where stages note what they did."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+
+    def note(self, span: Span) -> None:
+        """Keep a span."""
+        self._spans.append(span)
+
+    def spans(self) -> list[Span]:
+        """All that were kept, by start."""
+        return sorted(self._spans, key=lambda span: span.start)
+
+
+class SlowWorker:
+    """A rollout worker that writes the same response to everything."""
+
+    def __init__(self, stages: Stages, journal: ActorHandle, feed: ActorHandle) -> None:
+        self._stages, self._journal, self._feed = stages, journal, feed
+        self._version = -1
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+    def use_feed(self, feed: ActorHandle) -> None:
+        """Send samples there."""
+        self._feed = feed
+
+    def set_weights(self, version: int) -> None:
+        """Take a policy version."""
+        self._version = version
+
+    def write_and_keep(self, tasks: Sequence[RolloutTask]) -> tuple[RolloutReport, list[Sample]]:
+        """Finish one sample after the other."""
+        start, samples = time.monotonic(), []
+        for task in tasks:
+            time.sleep(self._stages.rollout_s / len(tasks))
+            samples.append(make_sample([1], [2, 3], None, task.key))
+            self._feed.submit.remote(samples[-1])
+        end = time.monotonic()
+        ray.get(self._journal.note.remote(Span("rollout", tasks[0].key.step, start, end)))
+        return RolloutReport(end - start, len(samples), 2 * len(samples), self._version), samples
+
+
+class SlowTeacher:
+    """A teacher client whose teacher takes one response at a time."""
+
+    def __init__(self, stages: Stages, journal: ActorHandle) -> None:
+        self._stages, self._journal = stages, journal
+        self._turn = asyncio.Lock()
+
+    async def connect(self, student: object) -> object:
+        """Any student will do."""
+        return TEACHER
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Random rows, after a while."""
+        async with self._turn:
+            start = time.monotonic()
+            await asyncio.sleep(self._stages.teacher_s / SAMPLES_PER_STEP)
+            end = time.monotonic()
+        step = int(request.request_id.split("-")[0].removeprefix("step"))
+        await self._journal.note.remote(Span("teacher", step, start, end))
+        rows = random_rows(np.random.default_rng(0), request.num_rows)
+        return score(make_sample([1], request.token_ids.tolist()), rows).result
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+class SlowLearner:
+    """A learner that learns nothing."""
+
+    def __init__(self, stages: Stages, journal: ActorHandle) -> None:
+        self._stages, self._journal = stages, journal
+        self._version = 0
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+    def weights(self) -> int:
+        """The version stands for the weights."""
+        return self._version
+
+    def train_step(self, batch: StepBatch, plan: StepPlan) -> StepResult:
+        """Take a while."""
+        assert len(batch.scored) == SAMPLES_PER_STEP
+        start = time.monotonic()
+        time.sleep(self._stages.learner_s)
+        self._version += 1
+        ray.get(self._journal.note.remote(Span("learner", plan.step, start, time.monotonic())))
+        return StepResult({"tokens/response": float(batch.num_response_tokens)}, [])
+
+
+def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
+    """Run so many steps in the cluster that this process is connected to; what every stage did, by start."""
+    journal: ActorHandle = ray.remote(num_cpus=0)(Journal).remote()
+    actors = Actors(_factories(stages, journal), num_workers=1)
+    try:
+        actors.wait_until_ready()
+        for _ in _loop(actors, max_lag, steps).steps():
+            pass
+        return ray.get(journal.spans.remote())
+    finally:
+        actors.end()
+        ray.kill(journal)
+
+
+def _factories(stages: Stages, journal: ActorHandle) -> ActorFactories:
+    teacher = make_config().teacher
+    learner, worker, feed = (ray.remote(num_cpus=0)(cls) for cls in (SlowLearner, SlowWorker, Feed))
+    client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
+    return ActorFactories(
+        learner=lambda: learner.remote(stages, journal),
+        feed=lambda: feed.remote(teacher, None, {}, ClientCredentials(), client_factory),
+        worker=lambda feed: worker.remote(stages, journal, feed),
+    )
+
+
+def _loop(actors: Actors, max_lag: int, steps: int) -> TrainingLoop:
+    config = make_config(prompts_per_step=SAMPLES_PER_STEP)
+    prompts = PromptSet([make_prompt([1], index) for index in range(SAMPLES_PER_STEP)], 0, 0, shuffle=False)
+    supply = SampleSupply(actors, Restarts(0), print)
+    gate = StalenessGate(max_lag=max_lag, end_step=steps)
+    loop = TrainingLoop(
+        actors.learner,
+        supply,
+        {"on_policy": RolloutSource(config, prompts)},
+        gate,
+        lambda step: StepPlan(step, "on_policy", step, 0.5, 1e-3),
+    )
+    loop.send_weights()
+    return loop
