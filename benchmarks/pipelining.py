@@ -29,7 +29,7 @@ CASES = {
     "all alike": Stages(rollout_s=1.0, teacher_s=1.0, learner_s=1.0),
 }
 LAGS = (0, 1, 2)
-FILLING, COUNTED = 4, 12
+FILLING, COUNTED = 3, 8
 BOUND = 1.15
 """Of the step over its slowest stage, where rollouts may be a step behind or more."""
 

@@ -34,9 +34,8 @@ def test_rollouts_run_ahead_as_far_as_the_lag_and_no_farther(runs, lag):
     assert overlapping == ([] if lag == 0 else list(range(1, STEPS)))
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
-def test_the_teacher_reads_while_others_are_still_being_written(runs, lag):
-    rollouts, teacher = spans_of(runs[lag], "rollout"), spans_of(runs[lag], "teacher")
+def test_the_teacher_reads_while_others_are_still_being_written(runs):
+    rollouts, teacher = spans_of(runs[0], "rollout"), spans_of(runs[0], "teacher")
     for step in range(STEPS):
         assert len(teacher[step]) == SAMPLES_PER_STEP
         assert teacher[step][0].start < rollouts[step][0].end

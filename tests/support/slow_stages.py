@@ -7,6 +7,8 @@ other, as rollouts are, and the teacher takes one at a time.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ from tokbridge_trainer.staleness import StalenessGate
 from tokbridge_trainer.supply import SampleSupply
 
 SAMPLES_PER_STEP = 8
+_IMPORTABLE = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
+"""Ray's workers know the driver's PYTHONPATH, but not what was added to its path since."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ class SlowLearner:
 
 def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
     """Run so many steps in the cluster that this process is connected to; what every stage did, by start."""
-    journal: ActorHandle = ray.remote(num_cpus=0)(Journal).remote()
+    journal: ActorHandle = _actor_class(Journal).remote()
     actors = Actors(_factories(stages, journal), num_workers=1)
     try:
         actors.wait_until_ready()
@@ -172,13 +176,17 @@ def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
 
 def _factories(stages: Stages, journal: ActorHandle) -> ActorFactories:
     teacher = make_config().teacher
-    learner, worker, feed = (ray.remote(num_cpus=0)(cls) for cls in (SlowLearner, SlowWorker, Feed))
+    learner, worker, feed = (_actor_class(cls) for cls in (SlowLearner, SlowWorker, Feed))
     client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
     return ActorFactories(
         learner=lambda: learner.remote(stages, journal),
         feed=lambda: feed.remote(teacher, None, {}, ClientCredentials(), client_factory),
         worker=lambda feed: worker.remote(stages, journal, feed),
     )
+
+
+def _actor_class(cls: type) -> Any:
+    return ray.remote(num_cpus=0, runtime_env=_IMPORTABLE)(cls)
 
 
 def _loop(actors: Actors, max_lag: int, steps: int) -> TrainingLoop:
