@@ -7,6 +7,9 @@ from dataclasses import replace
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 
 from support.fake_teacher import (
     SUMMARY,
@@ -191,6 +194,40 @@ async def test_the_wait_a_service_asks_for_is_kept():
         teacher.script.append(Fault(error=OverloadedError("full"), metadata=(("grpc-retry-pushback-ms", "9000"),)))
         await client.score(REQUEST)
     assert waits == [7, 9]
+
+
+def retry_info(**delay: int) -> bytes:
+    """The status of a proxy that says how long to wait."""
+    status = Status(code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    status.details.add().Pack(ErrorInfo(reason="RATE_LIMITED"))
+    status.details.add().Pack(RetryInfo(retry_delay=Duration(**delay)))
+    return status.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"grpc-status-details-bin": retry_info(seconds=12, nanos=500_000_000)}, 12.5),
+        ({"grpc-status-details-bin": retry_info(seconds=12), "grpc-retry-pushback-ms": "9000"}, 9),
+        ({"grpc-status-details-bin": Status(message="busy").SerializeToString()}, None),
+        ({"grpc-status-details-bin": b"\xff"}, None),
+    ],
+)
+async def test_the_wait_a_proxy_asks_for_is_kept(metadata, expected):
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    teacher = FakeTeacher()
+    async with connected(teacher, sleep=sleep, clock=lambda: sum(waits)) as client:
+        teacher.script.append(Fault(status=grpc.StatusCode.RESOURCE_EXHAUSTED, metadata=tuple(metadata.items())))
+        await client.score(REQUEST)
+    if expected is None:
+        (wait,) = waits
+        assert wait < 1, "the client's own backoff"
+    else:
+        assert waits == [expected]
 
 
 async def test_a_forgotten_student_is_registered_once_for_many_calls():

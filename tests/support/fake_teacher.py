@@ -88,7 +88,7 @@ class Fault:
     """…or with a bare status…"""
     after_chunks: int = 0
     """…after so many messages of rows."""
-    metadata: tuple[tuple[str, str], ...] = ()
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
     hang: bool = False
     """Stop talking there instead, until cancelled."""
     corrupt: str = ""

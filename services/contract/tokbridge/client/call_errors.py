@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
 
 from tokbridge.error_mapping import ERROR_TRAILER_KEY, RETRY_AFTER_DETAIL, error_of
 from tokbridge.errors import (
@@ -25,6 +27,9 @@ from tokbridge.v1 import teacher_pb2
 
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """Standard trailing metadata: milliseconds to wait before a retry; negative forbids it."""
+
+STATUS_KEY = "grpc-status-details-bin"
+"""Trailing metadata with a `google.rpc.Status`; a proxy that refuses may put a `RetryInfo` into it."""
 
 _TOO_LARGE = "message larger than max"
 """What gRPC says when a message is over a size limit; other exhaustion passes."""
@@ -58,9 +63,9 @@ def error_of_call(failure: grpc.aio.AioRpcError) -> TokbridgeError:
     failure.__traceback__ = None
     trailers = dict(failure.trailing_metadata() or ())
     error = _sent_error(trailers.get(ERROR_TRAILER_KEY)) or _error_of_status(failure)
-    pushback = trailers.get(PUSHBACK_KEY)
-    if pushback is not None:
-        error.details.setdefault(RETRY_AFTER_DETAIL, _seconds(pushback))
+    wait_s = _wait_s(trailers)
+    if wait_s is not None:
+        error.details.setdefault(RETRY_AFTER_DETAIL, wait_s)
     return error
 
 
@@ -81,6 +86,24 @@ def _error_of_status(failure: grpc.aio.AioRpcError) -> TokbridgeError:
     if status is grpc.StatusCode.UNAVAILABLE and any(sign in reason for sign in _NO_TRUST):
         return InvalidConfigError(f"no TLS connection comes about: {reason}", field="tls")
     return _BY_STATUS.get(status, InternalError)(f"the call ended with {status.name}: {reason}")
+
+
+def _wait_s(trailers: Mapping[str, str | bytes]) -> float | None:
+    """Seconds to wait that the trailing metadata ask for, in either of the two forms; None: they say nothing."""
+    pushback, status = trailers.get(PUSHBACK_KEY), trailers.get(STATUS_KEY)
+    if pushback is not None:
+        return _seconds(pushback)
+    return _retry_delay_s(status) if isinstance(status, bytes) else None
+
+
+def _retry_delay_s(serialized: bytes) -> float | None:
+    info = RetryInfo()
+    try:
+        if any(detail.Unpack(info) for detail in Status.FromString(serialized).details):
+            return info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+    except DecodeError:
+        pass  # whatever it is, it is no wait
+    return None
 
 
 def _seconds(pushback_ms: str | bytes) -> float:
