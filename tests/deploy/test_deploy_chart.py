@@ -1,6 +1,7 @@
 """The teacher's Helm chart: lint, schemas, and what its manifests promise."""
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,7 +13,8 @@ pytestmark = pytest.mark.nightly
 FULL = {
     "model": "/models/teacher",
     "extraArgs": ["--dtype=bfloat16"],
-    "extraEnv": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}],
+    "extraEnv": [{"name": "OTEL_SERVICE_NAME", "value": "teacher"}],
+    "tracing": {"endpoint": "http://collector.monitoring:4317"},
     "image": {"repository": "example/tokbridge-teacher", "digest": "sha256:" + "0" * 64},
     "imagePullSecrets": [{"name": "pull"}],
     "resources": {"limits": {"memory": "64Gi", "nvidia.com/gpu": 1}},
@@ -86,6 +88,7 @@ def test_the_schema_of_kubernetes_sees_a_fault():
         {"model": "m", "auth": {"existingSecret": "s", "apiKeys": "k"}},
         {"model": "m", "updateStrategy": {"maxSurge": 0, "maxUnavailable": 0}},
         {"model": "m", "service": {"grpcPort": 80}},
+        {"model": "m", "tracing": {"endpoint": "http://collector"}},
     ],
     ids=str,
 )
@@ -151,6 +154,15 @@ def test_the_network_policy_lets_nobody_in_unasked():
     closed = of_kind(CLOSED, "NetworkPolicy")["spec"]
     assert "ingress" not in closed
     assert [port["port"] for rule in closed["egress"] for port in rule["ports"]] == [53, 53]
+
+
+@pytest.mark.parametrize("endpoint", ["http://collector.monitoring:4317", "https://10.0.0.7:55680/"])
+def test_traces_are_let_out_where_they_are_sent(endpoint):
+    values = {**CLOSED, "tracing": {"endpoint": endpoint}}
+    _, container = pod_of(values)
+    assert f"--otlp-endpoint={endpoint}" in container["args"]
+    rules = of_kind(values, "NetworkPolicy")["spec"]["egress"]
+    assert [port["port"] for rule in rules for port in rule["ports"]] == [53, 53, urlsplit(endpoint).port]
 
 
 def test_the_charts_alerts_are_the_alerts():
