@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import ActorLostError, InvalidConfigError
@@ -27,6 +27,9 @@ from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.student_text import StudentText
 from tokbridge_trainer.teacher_credentials import load_credentials
 from tokbridge_trainer.threads import use_threads
+
+_CLOSE_S = 5.0
+"""For the feed to end its calls and to send its last traces."""
 
 ActorHandle = Any
 """A Ray actor; its methods are called with `.remote(…)`."""
@@ -80,7 +83,9 @@ class Actors:
         return self.feed
 
     def end(self) -> None:
-        """End all of them."""
+        """End all of them, once the feed has sent its last traces."""
+        with suppress(RayError):  # an actor that is dead or busy closes nothing
+            ray.get(self.feed.close.remote(), timeout=_CLOSE_S)
         for actor in [self.feed, self.learner, *self.workers]:
             end_actor(actor)
 

@@ -22,6 +22,7 @@ from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 from tokbridge_trainer.config_sections import TeacherConfig
+from tokbridge_trainer.sample_traces import NoTraces, SampleTracer, open_sample_traces
 from tokbridge_trainer.samples import Sample, SampleKey, ScoredSample, StepBatch
 from tokbridge_trainer.step_collector import StepCollector
 
@@ -75,7 +76,10 @@ class Feed:
         template_arguments: dict[str, Any],
         credentials: ClientCredentials,
         client_factory: ClientFactory = make_client,
+        traces: NoTraces | SampleTracer | None = None,
     ) -> None:
+        """`traces`: None opens those that the environment asks for."""
+        self._traces = open_sample_traces() if traces is None else traces
         self._teacher = teacher
         self._student = student
         self._template_arguments = template_arguments
@@ -133,12 +137,13 @@ class Feed:
         return FeedReport(seconds), collector.batch()
 
     async def close(self) -> None:
-        """Cancel what is under way and release the channels."""
+        """Cancel what is under way, release the channels and send the last traces."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
+        await asyncio.to_thread(self._traces.close)
 
     async def _resolve(self, sample: Sample, collector: StepCollector) -> None:
         """Score a sample and record the outcome. Any fault is one: it must reach `collect`, or a step would hang."""
@@ -155,7 +160,8 @@ class Feed:
     async def _score(self, sample: Sample) -> ScoredSample:
         assert self._client is not None, "connect comes first"
         async with self._slots:
-            return ScoredSample(sample, await self._client.score(self._request(sample)))
+            with self._traces.scoring(sample.key):
+                return ScoredSample(sample, await self._client.score(self._request(sample)))
 
     def _request(self, sample: Sample) -> ScoreRequest:
         teacher, prompt = self._teacher, sample.prompt

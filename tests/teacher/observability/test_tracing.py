@@ -2,18 +2,16 @@
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
-import grpc
 import httpx
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
+from support.otlp_collector import collecting
 from support.requests_for import request_for
 from support.served import served_over_grpc, served_over_http
 from tokbridge.client import TeacherClient
@@ -140,24 +138,11 @@ def test_a_service_without_traces_imports_nothing_of_opentelemetry():
 
 def test_spans_reach_a_collector():
     """A collector that speaks OTLP over gRPC gets what the tracer sends when it closes."""
-    received = []
-
-    class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-        def Export(self, request, context):
-            received.append(request)
-            return trace_service_pb2.ExportTraceServiceResponse()
-
-    server = grpc.server(ThreadPoolExecutor(1))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Collector(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    tracer = open_tracer("m", f"http://127.0.0.1:{port}", {})
-    trace_id = tracer.trace(EndedRequest(ObservedRequest("r", "", 1.0, call=CallRecord("grpc")), OK, 2.0))
-    tracer.close()
-    server.stop(0)
-    (resource,) = received[0].resource_spans
-    named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
-    (span,) = resource.scope_spans[0].spans
-    assert named["service.name"] == "tokbridge-teacher"
+    with collecting() as collector:
+        tracer = open_tracer("m", collector.endpoint, {})
+        trace_id = tracer.trace(EndedRequest(ObservedRequest("r", "", 1.0, call=CallRecord("grpc")), OK, 2.0))
+        tracer.close()
+    (span,) = collector.spans
+    assert collector.service_names == {"tokbridge-teacher"}
     assert span.trace_id.hex() == trace_id
     assert span.end_time_unix_nano - span.start_time_unix_nano == 10**9

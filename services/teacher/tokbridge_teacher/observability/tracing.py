@@ -12,18 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tokbridge import __version__
-from tokbridge.errors import InvalidConfigError
+from tokbridge.trace_provider import open_provider
 from tokbridge_teacher.observability.calls import EndedRequest
 from tokbridge_teacher.observability.outcomes import Outcome
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_TIMEOUT_VARIABLE = "OTEL_EXPORTER_OTLP_TIMEOUT"
 _SERVICE_NAME = "tokbridge-teacher"
-_TIMEOUT_S = 2.0
-"""Of one export, its retries included: a collector that does not answer does not hold up the service's end."""
 
 Stage = tuple[str, float, float]
 """Name, begin and end of a child span."""
@@ -104,25 +100,10 @@ def stages(ended: EndedRequest) -> Iterator[Stage]:
 
 
 def open_tracer(model_name: str, endpoint: str | None, environ: Mapping[str, str] = os.environ) -> RequestTracer | None:
-    """A tracer that sends to a collector over OTLP/gRPC; None unless an endpoint or a standard variable is given.
+    """A tracer that sends to a collector; None unless an endpoint or a standard variable is given.
 
     Raises:
         InvalidConfigError: traces are configured, and the packages are not installed.
     """
-    wanted = endpoint is not None or any(environ.get(name) for name in _ENDPOINT_VARIABLES)
-    if not wanted or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return None
-    try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ModuleNotFoundError as error:
-        raise InvalidConfigError(
-            "traces need the packages of OpenTelemetry: pip install 'tokbridge[otel]'", field="otlp_endpoint"
-        ) from error
-    named = {} if "OTEL_SERVICE_NAME" in environ else {SERVICE_NAME: _SERVICE_NAME}
-    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
-    timeout_s = None if _TIMEOUT_VARIABLE in environ else _TIMEOUT_S
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)))
-    return RequestTracer(provider, model_name)
+    provider = open_provider(_SERVICE_NAME, endpoint, environ)
+    return None if provider is None else RequestTracer(provider, model_name)
