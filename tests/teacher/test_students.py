@@ -4,6 +4,7 @@ import pytest
 
 from tokbridge.errors import UnknownStudentError, UnsupportedModeError
 from tokbridge.modes import Routing
+from tokbridge_teacher import students
 from tokbridge_teacher.students import StudentRegistry, pair_compiler
 
 
@@ -41,3 +42,19 @@ def test_bpe_needs_the_students_tokenizer(registry, student_registration):
     assert student.routings == (Routing.GREEDY,)
     with pytest.raises(UnsupportedModeError):
         student.tables(Routing.BPE)
+
+
+def test_a_tokenizer_is_read_once_for_all_modes(registry, student_registration, monkeypatch):
+    read: list[str] = []
+    tokenizer = students.ContentTokenizer
+
+    def counting(text, *arguments, **options):
+        read.append(text)
+        return tokenizer(text, *arguments, **options)
+
+    monkeypatch.setattr(students, "ContentTokenizer", counting)
+    other = replace(student_registration, name="other")
+    for registration in (student_registration, other):
+        student, _ = registry.register(registration)
+        assert student.tables(Routing.BPE).router.encoder is student.tables(Routing.GREEDY).router.encoder
+    assert len(read) == 2

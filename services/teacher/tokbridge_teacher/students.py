@@ -28,13 +28,11 @@ def pair_compiler(
     teacher: ByteVocabulary, cache_folder: Path | None, max_cache_bytes: int = DEFAULT_CACHE_BYTES
 ) -> PairCompiler:
     """What pairs a student with `teacher`; compiled tables are kept in `cache_folder`, if given."""
+    encoders = _EncoderOfTheLast()
 
     def compile_tables(registration: StudentRegistration, routing: Routing) -> PairTables:
-        encoder = None
-        if registration.tokenizer_json is not None:
-            check_same_vocabulary(registration.tokenizer_json, registration.vocabulary)
-            encoder = ContentTokenizer(registration.tokenizer_json, registration.vocabulary, for_good=False)
-        elif routing is Routing.BPE:
+        encoder = encoders.of(registration)
+        if encoder is None and routing is Routing.BPE:
             raise UnsupportedModeError("Routing `bpe` needs the student's tokenizer; it was registered without.")
         return compile_pair(
             teacher,
@@ -46,6 +44,32 @@ def pair_compiler(
         )
 
     return compile_tables
+
+
+class _EncoderOfTheLast:
+    """The encoder of the student that was paired last, since its modes are compiled one after the other: reading a
+    large tokenizer takes a second in which, in this library, no other thread runs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registration: StudentRegistration | None = None
+        self._encoder: ContentTokenizer | None = None
+
+    def of(self, registration: StudentRegistration) -> ContentTokenizer | None:
+        """The encoder; None for a student without a tokenizer.
+
+        Raises:
+            InvalidVocabularyError: it is not the tokenizer of the vocabulary.
+        """
+        if registration.tokenizer_json is None:
+            return None
+        with self._lock:
+            if registration is not self._registration:
+                check_same_vocabulary(registration.tokenizer_json, registration.vocabulary)
+                encoder = ContentTokenizer(registration.tokenizer_json, registration.vocabulary, for_good=False)
+                self._registration, self._encoder = registration, encoder
+            return self._encoder
 
 
 class Student:

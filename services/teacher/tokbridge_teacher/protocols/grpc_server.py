@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from tokbridge.errors import DeadlineExceededError, InvalidConfigError, TokbridgeError
 from tokbridge.registration import StudentRegistration
-from tokbridge.registration_reader import RegistrationReader, Upload
+from tokbridge.registration_reader import RegistrationReader
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
 from tokbridge_teacher.protocols.authentication import CALLER, Authenticator, GrpcAuthentication
 from tokbridge_teacher.protocols.call_records import grpc_call, grpc_request_id
@@ -25,7 +25,7 @@ from tokbridge_teacher.protocols.grpc_handlers import SERVICE, add_teacher, pars
 from tokbridge_teacher.protocols.grpc_health import Health
 from tokbridge_teacher.protocols.grpc_room import RoomForCalls
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
-from tokbridge_teacher.request_limits import read_score_request
+from tokbridge_teacher.request_limits import read_in_thread
 from tokbridge_teacher.service import TeacherService
 from tokbridge_teacher.tls import ServerTls
 from tokbridge_teacher.tls_rotation import grpc_credentials
@@ -77,11 +77,13 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
         async with typed_errors(context, request_id):
             observed = self._service.observer.registration(request_id, "grpc", caller)
             with observed, self._uploads.upload() as room:
-                upload = await self._read(request_iterator, room)
-                registered = await self._service.register(partial(StudentRegistration.from_upload, upload), caller)
+                reader = await self._read(request_iterator, room)
+                registered = await self._service.register(partial(_registration, reader), caller)
             return registration_message(registered)
 
-    async def _read(self, messages: AsyncIterator[teacher_pb2.RegisterStudentRequest | None], room: Room) -> Upload:
+    async def _read(
+        self, messages: AsyncIterator[teacher_pb2.RegisterStudentRequest | None], room: Room
+    ) -> RegistrationReader:
         reader = RegistrationReader(self._service.contract_limits)
         try:
             async with asyncio.timeout(UPLOAD_TIMEOUT_S):
@@ -91,7 +93,7 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
                     reader.feed(message)
         except TimeoutError:
             raise DeadlineExceededError(f"The upload was not complete after {UPLOAD_TIMEOUT_S:g} seconds.") from None
-        return reader.finish()
+        return reader
 
     async def Score(self, request: teacher_pb2.ScoreRequest | None, context: Context) -> None:
         """Stream the rows of one response, then the trailer.
@@ -104,7 +106,7 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
         async with typed_errors(context, request_id):
             with self._service.observer.reading(request_id, caller, call):
                 message = parsed(request)
-                score_request = replace(read_score_request(message, self._service.limits), request_id=request_id)
+                score_request = replace(await read_in_thread(message, self._service.limits), request_id=request_id)
             messages = score_messages(
                 self._service, message.student_id, score_request, caller, _deadline_s(context), call
             )
@@ -192,6 +194,11 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """Take no more calls and let running ones finish for `grace_s` seconds."""
         await self._server.stop(grace_s)
+
+
+def _registration(reader: RegistrationReader) -> StudentRegistration:
+    """The registration that was read; takes CPU time."""
+    return StudentRegistration.from_upload(reader.finish())
 
 
 def _deadline_s(context: Context) -> float | None:

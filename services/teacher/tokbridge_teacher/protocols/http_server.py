@@ -43,7 +43,7 @@ from tokbridge_teacher.protocols.http_schema import (
     StudentBody,
 )
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
-from tokbridge_teacher.request_limits import read_score_request
+from tokbridge_teacher.request_limits import read_in_thread
 from tokbridge_teacher.service import TeacherService
 from tokbridge_teacher.settings import RequestLimits
 from tokbridge_teacher.upload_budget import UploadBudget
@@ -129,10 +129,10 @@ def _add_operator_routes(app: FastAPI, service: TeacherService) -> None:
 async def _register(service: TeacherService, request: Request) -> Response:
     content = await request.body()
     if http_protobuf.sends_protobuf(request):
-        upload = http_protobuf.parse_upload(content, service.contract_limits)
+        upload = await asyncio.to_thread(http_protobuf.parse_upload, content, service.contract_limits)
         registered = await service.register(partial(StudentRegistration.from_upload, upload), CALLER.get())
     else:
-        body = parse_json(StudentBody, content)
+        body = await asyncio.to_thread(parse_json, StudentBody, content)
         registered = await service.register(partial(body.to_registration, service.contract_limits), CALLER.get())
     answer = registration_message(registered)
     if http_protobuf.wants_protobuf(request):
@@ -152,13 +152,13 @@ async def _score(service: TeacherService, request: Request) -> Response:
 
 
 async def _score_request(request: Request, limits: RequestLimits) -> tuple[str, ScoreRequest]:
-    """Student id and request of a body in either form, read in a thread: a large one takes seconds."""
+    """Student id and request of a body in either form, a large one read in a thread: it takes seconds."""
     content = await request.body()
     request_id = request_id_of(request)
     if not http_protobuf.sends_protobuf(request):
         return await asyncio.to_thread(parse_score_body, content, request_id, limits)
     message = http_protobuf.parse_score_request(content)
-    score_request = await asyncio.to_thread(read_score_request, message, limits)
+    score_request = await read_in_thread(message, limits)
     request.state.request_id = score_request.request_id or request_id
     return message.student_id, replace(score_request, request_id=request.state.request_id)
 
