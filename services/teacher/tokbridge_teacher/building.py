@@ -21,6 +21,7 @@ from tokbridge_teacher.observability.metrics import ServiceMetrics
 from tokbridge_teacher.observability.observer import RequestObserver
 from tokbridge_teacher.observability.tracing import open_tracer
 from tokbridge_teacher.prompt.render_processes import RenderBounds, RenderProcesses
+from tokbridge_teacher.prompt.rendered_texts import RenderedTexts
 from tokbridge_teacher.readiness import SelfTestResponse, check_whole_path
 from tokbridge_teacher.scheduling import PassReport, Scheduler, SchedulerLimits
 from tokbridge_teacher.service import TeacherService
@@ -112,7 +113,7 @@ def build_checked_service(
     renderers = RenderProcesses(settings.prepare_threads, _render_bounds(settings))
     students = StudentRegistry(compile_tables, device=device, max_students=settings.limits.max_students)
     service = TeacherService(
-        profile=_rendered_by(renderers, profile),
+        profile=_rendered_by(RenderedTexts(renderers), profile),
         backend=backend,
         students=students,
         limits=settings.limits,

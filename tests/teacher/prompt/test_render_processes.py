@@ -92,6 +92,16 @@ def test_two_that_loop_hold_up_others_no_longer_than_their_deadline(renderers):
         assert not thread.is_alive()
 
 
+def test_what_loops_in_python_is_ended_by_its_worker_which_goes_on(renderers):
+    """The timer: without it the worker would be killed, and another one started, for every such conversation."""
+    assert renderers(job(GOOD))
+    workers = children()
+    for name in ("quadratic in its input", "ranges in ranges"):
+        with pytest.raises(ChatTemplateError, match="takes more than 1 s"):
+            renderers(job(HOSTILE[name]))
+    assert workers & children() == workers
+
+
 def children() -> set[int]:
     """Renderers that this process has started and that still run; other tests' processes come and go meanwhile."""
     found = set()
