@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -124,7 +124,7 @@ def build() -> tuple[BuiltService, Recorder]:
     self_test = backend.self_test()
     recorder = Recorder(backend)
     profile = load_tokenizer(settings.model, backend.describe().head_size)
-    built = build_checked_service(settings, recorder, profile, self_test)  # type: ignore[arg-type]
+    built = build_checked_service(settings, cast(Backend, recorder), profile, self_test)
     recorder.batches.clear()
     return built, recorder
 

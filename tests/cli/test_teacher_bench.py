@@ -16,7 +16,7 @@ from tokbridge.targets import TargetRows
 from tokbridge.tokenizer_profile import load_tokenizer
 from tokbridge_cli.load_generator import LoadPlan, LoadTally, generate_load, report_of
 from tokbridge_cli.sample_requests import SampleRequests, read_conversations, student_tokens
-from tokbridge_cli.teacher_connection import load_student
+from tokbridge_cli.teacher_connection import TeacherConnection
 
 
 def test_its_figures_are_those_of_the_server(call, teacher_address, cli_student_folder, cli_teacher):
@@ -77,7 +77,10 @@ def test_a_file_without_prompts_is_named(text, tmp_path):
 
 def test_requests_are_spelled_by_the_students_tokens_and_the_seed_alone(cli_student_folder):
     prompt = [[{"role": "user", "content": "?"}]]
-    for student in (load_student(None), StudentRegistration.from_profile(load_tokenizer(cli_student_folder))):
+    for student in (
+        TeacherConnection().load_student(),
+        StudentRegistration.from_profile(load_tokenizer(cli_student_folder)),
+    ):
         first, again, other = (
             iter(SampleRequests(student, prompt, response_tokens=30, seed=seed)) for seed in (1, 1, 2)
         )

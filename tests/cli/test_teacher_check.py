@@ -16,7 +16,7 @@ from tokbridge.v1 import teacher_pb2
 from tokbridge_cli.checks.answers import Answer, check_determinism, check_overhead, check_rows
 from tokbridge_cli.checks.description import check_limits, check_routing, check_stop_tokens, check_template
 from tokbridge_cli.checks.result import Status
-from tokbridge_cli.teacher_connection import load_student
+from tokbridge_cli.teacher_connection import TeacherConnection
 from tokbridge_teacher.protocols.authentication import Authenticator
 
 
@@ -74,7 +74,7 @@ def test_an_http_address_is_a_wrong_configuration(call):
 @pytest.fixture
 async def answered(teacher_address):
     """A client's teacher, the request of the check, and its answer."""
-    student = load_student(None)
+    student = TeacherConnection().load_student()
     async with TeacherClient(teacher_address, max_divergence=None) as client:
         teacher = await client.connect(student)
         request = probe_request(student, teacher, "")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from support.scrapes import sum_of_series
 from tokbridge.tokenizer_profile import load_tokenizer
@@ -84,7 +84,7 @@ def gated_teacher(folder: Path, **settings: Any) -> Iterator[GatedTeacher]:
     gate = Gate(backend)
     gate.open.set()
     profile = load_tokenizer(str(folder), backend.describe().head_size)
-    built = build_checked_service(serve_settings, gate, profile, self_test)  # type: ignore[arg-type]
+    built = build_checked_service(serve_settings, cast(Backend, gate), profile, self_test)
     gate.jobs.clear()
     gate.entered.clear()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,10 +31,10 @@ def target_tensors(rows: list[DenseRow]) -> TargetTensors:
     )
 
 
-def dense_row(ids: list[int], probs: list[float], **options: object) -> DenseRow:
+def dense_row(ids: list[int], probs: list[float], **options: Any) -> DenseRow:
     """A row from probabilities, rounded to float32 logs as they travel; ∅ takes what is left of one."""
     log_probs = [_float32_log(p) for p in probs]
-    return DenseRow(ids, log_probs, _float32_log(max(0.0, 1.0 - math.fsum(probs))), **options)  # type: ignore[arg-type]
+    return DenseRow(ids, log_probs, _float32_log(max(0.0, 1.0 - math.fsum(probs))), **options)
 
 
 def random_dense_rows(rng: np.random.Generator, num_rows: int, vocabulary_size: int) -> list[DenseRow]:

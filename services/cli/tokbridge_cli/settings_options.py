@@ -28,7 +28,7 @@ def with_options_of(settings: type[BaseModel]) -> Callable[[Command], Command]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         named = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
         # What inspect, and with it typer, shows in place of the command's own signature.
-        vars(command)["__signature__"] = inspect.Signature([*_parameters(settings), *named])
+        vars(command)["__signature__"] = inspect.Signature([*named, *_parameters(settings)])
         return command
 
     return decorate

@@ -6,36 +6,27 @@ import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tokbridge.client import ClientCredentials, TeacherClient
+from tokbridge.client import TeacherClient
 from tokbridge.description import TeacherDescription
 from tokbridge.registration import StudentRegistration
 from tokbridge_cli.load_generator import LoadPlan, LoadReport, generate_load
 from tokbridge_cli.sample_requests import SampleRequests, default_conversations, read_conversations
-from tokbridge_cli.teacher_connection import (
-    ApiKeyEnv,
-    ApiKeyFile,
-    AsJson,
-    CaFile,
-    CertificateFile,
-    ConnectTimeout,
-    KeyFile,
-    StudentTokenizer,
-    Urls,
-    load_student,
-    open_client,
-)
+from tokbridge_cli.settings_options import settings_of, with_options_of
+from tokbridge_cli.teacher_connection import AsJson, TeacherConnection, Urls
 
 _DEFAULT_REQUESTS = 64
 
 
+@with_options_of(TeacherConnection)
 def run(
+    *,
     urls: Urls,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests under way at once.")] = 16,
     requests: Annotated[int | None, typer.Option(min=1, help="Requests made; 64 if no time is given either.")] = None,
@@ -43,24 +34,16 @@ def run(
     response_tokens: Annotated[int, typer.Option(min=1, help="Student tokens of a response.")] = 256,
     prompts: Annotated[Path | None, typer.Option(help="JSONL with `messages` or `prompt`; else questions.")] = None,
     seed: Annotated[int, typer.Option(help="Of the choice of prompts and responses.")] = 0,
-    student: StudentTokenizer = None,
-    connect_timeout_s: ConnectTimeout = 60.0,
-    api_key_file: ApiKeyFile = None,
-    api_key_env: ApiKeyEnv = None,
-    tls_ca: CaFile = None,
-    tls_certificate: CertificateFile = None,
-    tls_key: KeyFile = None,
     as_json: AsJson = False,
+    **connection: Any,
 ) -> None:
     """Put a running teacher under load and print what it does; exit with 1 if a request failed."""
-    credentials = ClientCredentials.from_files(
-        ca=tls_ca, certificate=tls_certificate, key=tls_key, api_key_file=api_key_file, api_key_env=api_key_env
-    )
-    registration = load_student(student)
+    connecting = settings_of(TeacherConnection, connection)
+    client = connecting.open_client(urls)
+    registration = connecting.load_student()
     conversations = default_conversations() if prompts is None else read_conversations(prompts)
     samples = SampleRequests(registration, conversations, response_tokens=response_tokens, seed=seed)
     plan = LoadPlan(concurrency, _DEFAULT_REQUESTS if requests is None and seconds is None else requests, seconds)
-    client = open_client(urls, credentials, connect_timeout_s=connect_timeout_s)
     teacher, report = asyncio.run(_measure(client, registration, samples, plan))
     if as_json:
         setting = {"model": teacher.model, "student": registration.name, "response_tokens": response_tokens}

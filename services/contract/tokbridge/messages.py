@@ -86,13 +86,15 @@ def _tool_role(source: str) -> str:
 
 def guarded(value: T, pattern: re.Pattern[str], guard: str) -> T:
     """A copy of JSON data with `guard` after the first character of every match of `pattern` in a text."""
-    if isinstance(value, str):
-        return pattern.sub(lambda match: match[0][0] + guard + match[0][1:], value)  # type: ignore[return-value]
-    if isinstance(value, Mapping):
-        return {key: guarded(item, pattern, guard) for key, item in value.items()}  # type: ignore[return-value]
-    if isinstance(value, list):
-        return [guarded(item, pattern, guard) for item in value]  # type: ignore[return-value]
-    return value
+
+    def copy_of(item: Any) -> Any:
+        if isinstance(item, str):
+            return pattern.sub(lambda match: match[0][0] + guard + match[0][1:], item)
+        if isinstance(item, Mapping):
+            return {key: copy_of(inner) for key, inner in item.items()}
+        return [copy_of(inner) for inner in item] if isinstance(item, list) else item
+
+    return copy_of(value)
 
 
 def unused_character(value: object) -> str:

@@ -14,7 +14,8 @@ from tokbridge.errors import InvalidConfigError
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""The first one that is set holds."""
 _TIMEOUT_VARIABLE = "OTEL_EXPORTER_OTLP_TIMEOUT"
 _TIMEOUT_S = 2.0
 """Of one export, its retries included: a collector that does not answer does not hold up a process's end."""
@@ -33,8 +34,8 @@ def open_provider(
     Raises:
         InvalidConfigError: traces are configured, and the packages are not installed.
     """
-    wanted = endpoint is not None or any(environ.get(name) for name in _ENDPOINT_VARIABLES)
-    if not wanted or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    endpoint = endpoint or next(filter(None, map(environ.get, _ENDPOINT_VARIABLES)), None)
+    if endpoint is None or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter

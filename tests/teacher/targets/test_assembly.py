@@ -1,6 +1,7 @@
 """Release of rows, order of chunks, sums, and what the builder refuses."""
 
 from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tokbridge.errors import (
     TokensDoNotSpellResponseError,
     UnsupportedModeError,
 )
+from tokbridge.modes import Spanning
 from tokbridge.targets import RowCase
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.pair_tables import compile_pair
@@ -131,7 +133,7 @@ def test_limits_out_of_range_are_refused(top_k, mass):
 
 def test_unknown_modes_are_refused():
     with pytest.raises(UnsupportedModeError):
-        ScoringOptions("nearest", "realized", 8, 1.0)  # type: ignore[arg-type]
+        ScoringOptions(cast(Any, "nearest"), Spanning.REALIZED, 8, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -108,12 +108,7 @@ class TeacherClient:
         self._connection: _Connection | None = None
         self._statistics = ClientStatistics()
         self._closed = False
-        for address in self._credentials.exposed(self._targets):
-            _log.warning(
-                "THE API KEY GOES TO %s WITHOUT ENCRYPTION: who sees the traffic can use it; give the teacher a "
-                "certificate and write grpcs://",
-                address,
-            )
+        _warn_of_exposure(self._credentials, self._targets)
 
     async def connect(self, student: StudentRegistration) -> TeacherDescription:
         """Shake hands with all replicas, check them, register `student`; waits for a teacher that is still starting.
@@ -231,6 +226,15 @@ class TeacherClient:
         if self._connection is None or self._closed:
             raise RequestCancelledError("the client is not connected; call `connect` first, and nothing after `close`")
         return self._connection
+
+
+def _warn_of_exposure(credentials: ClientCredentials, targets: Sequence[Target]) -> None:
+    for address in credentials.exposed(targets):
+        _log.warning(
+            "THE API KEY GOES TO %s WITHOUT ENCRYPTION: who sees the traffic can use it; give the teacher a "
+            "certificate and write grpcs://",
+            address,
+        )
 
 
 @dataclass(frozen=True)
