@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -26,7 +27,17 @@ OPTIONS = ("--chunk-rows", "8", "--log-format", "json")
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
+def few_descriptors():
+    """The limit that processes start with as a rule."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard > 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def teacher(few_descriptors, tmp_path_factory):
     folder = save_tiny_model(TINY_TEACHER, tmp_path_factory.mktemp("teacher"))
     with running_teacher(folder, tmp_path_factory.mktemp("log") / "teacher.log", *OPTIONS) as teacher:
         yield teacher
@@ -41,6 +52,10 @@ def test_the_ready_line_tells_what_a_launcher_needs(teacher):
     assert set(teacher.facts) == {"model", "http", "grpc", "self_test"}
     assert teacher.facts["self_test"]["disabled_paths"] == []
     assert httpx.get(f"{teacher.http}/readyz").status_code == 200
+
+
+def test_it_takes_all_the_file_descriptors_it_may(teacher):
+    assert len(set(resource.prlimit(teacher.process.pid, resource.RLIMIT_NOFILE))) == 1
 
 
 async def test_a_client_scores_over_the_socket(teacher, student):

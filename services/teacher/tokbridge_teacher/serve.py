@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ def serve(settings: ServeSettings) -> None:
         TokbridgeError: the service cannot start.
     """
     disable_progress_bar()  # a log is no terminal
+    _use_all_file_descriptors()
     security = open_security(settings)
     built = build_service(settings)
     built.renderers.warm_up()
@@ -134,6 +136,14 @@ async def _idle(built: BuiltService, grace_s: float) -> None:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         _log.warning("requests are still under way after %g s; they are failed as retryable", grace_s)
+
+
+def _use_all_file_descriptors() -> None:
+    """Lift the soft limit to the hard one: often it is 1,024, fewer than the connections that there may be, and a
+    service without a descriptor answers nobody. Connections and calls have bounds of their own.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:
