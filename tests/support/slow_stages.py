@@ -29,7 +29,7 @@ from tokbridge_trainer.learner import StepResult
 from tokbridge_trainer.loop import TrainingLoop
 from tokbridge_trainer.prompts import PromptSet
 from tokbridge_trainer.restarts import Restarts
-from tokbridge_trainer.rollout.worker import RolloutReport, RolloutTask
+from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
 from tokbridge_trainer.samples import Sample, StepBatch
 from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.sources import RolloutSource

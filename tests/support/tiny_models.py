@@ -8,7 +8,7 @@ random: good for checking arithmetic and plumbing, useless for language.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -59,10 +59,13 @@ class TinyRecipe:
     """Rows of the LM head past the tokenizer's last id."""
     tied: bool = False
     """The LM head is the embedding matrix."""
+    head_dim: int = 8
+    """Of an attention head; vLLM's CPU build takes 32 and more."""
 
 
 TINY_TEACHER = TinyRecipe("tiny-teacher", TEACHER_TEXT, 420, "im_start", "im_end", seed=1)
 TINY_STUDENT = TinyRecipe("tiny-student", STUDENT_TEXT, 360, "turn", "end_turn", seed=2)
+TINY_STUDENT_FOR_VLLM = replace(TINY_STUDENT, head_dim=32)
 TINY_TIED = TinyRecipe("tiny-tied", STUDENT_TEXT, 360, "turn", "end_turn", seed=2, tied=True)
 TINY_SOFTCAPPED = TinyRecipe("tiny-softcapped", TEACHER_TEXT, 420, "im_start", "im_end", seed=3, family="gemma2")
 TINY_HYBRID = TinyRecipe("tiny-hybrid", STUDENT_TEXT, 360, "turn", "end_turn", seed=5, family="qwen3_5")
@@ -116,7 +119,7 @@ def _model_config(recipe: TinyRecipe, head_size: int, stop_id: int) -> Pretraine
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": recipe.head_dim,
         "max_position_embeddings": 4096,
         "eos_token_id": stop_id,
         "bos_token_id": None,

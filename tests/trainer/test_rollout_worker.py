@@ -1,14 +1,19 @@
 """Rollouts of a tiny student: complete, streamed, reproducible, and never with a forbidden token."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from support.training import make_config
+from support.weights import another_model, broken_snapshots, own_model
+from tokbridge.errors import IncompleteWeightsError
 from tokbridge_trainer.rollout.streaming import FinishedSamples
-from tokbridge_trainer.rollout.worker import RolloutTask, RolloutWorker, left_padded
+from tokbridge_trainer.rollout.tasks import RolloutTask
+from tokbridge_trainer.rollout.transformers_writer import left_padded
+from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import SampleKey
-from tokbridge_trainer.student import load_base
 from tokbridge_trainer.weights import snapshot_weights
 
 
@@ -23,6 +28,7 @@ def write(student_text, config, tasks):
     samples = []
     profile = student_text.profile
     worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, samples.append)
+    worker.set_weights(snapshot_weights(own_model(config), 0, torch.float32))
     report = worker.write(tasks)
     return {sample.key: sample for sample in samples}, report, samples
 
@@ -74,7 +80,7 @@ def test_left_padding_does_not_change_greedy_responses(student_text, student_fol
     """Against a plain loop of forward passes, one prompt at a time, without padding, cache or `generate`."""
     config = make_config(student_folder, max_response_tokens=8, sampling={"temperature": 0.0})
     samples, _, _ = write(student_text, config, tasks[::4])
-    model = load_base(config, str(student_folder), torch.float32, torch.device("cpu")).eval()
+    model = own_model(config).eval()
     profile = student_text.profile
     allowed = torch.from_numpy(profile.vocabulary.lengths > 0)
     allowed[sorted(profile.stop_ids)] = True
@@ -94,16 +100,42 @@ def test_new_weights_change_samples_and_their_version(student_text, student_fold
     samples = []
     profile = student_text.profile
     worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, samples.append)
-    model = load_base(config, str(student_folder), torch.float32, torch.device("cpu"))
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    worker.set_weights(snapshot_weights(own_model(config), 0, torch.float32))
     worker.write(tasks[:2])
-    worker.set_weights(snapshot_weights(model, 5, torch.float32))
+    worker.set_weights(snapshot_weights(another_model(config), 5, torch.float32))
     worker.write(tasks[:2])
     old, new = samples[:2], samples[2:]
-    assert [sample.policy_version for sample in samples] == [-1, -1, 5, 5]
+    assert [sample.policy_version for sample in samples] == [0, 0, 5, 5]
     assert {s.key: s.response for s in old} != {s.key: s.response for s in new}
+
+
+def test_after_a_broken_update_nothing_is_written_until_a_whole_one_comes(student_text, student_folder, tasks):
+    config = make_config(student_folder, max_response_tokens=8, sampling={"temperature": 0.0})
+    samples = []
+    profile = student_text.profile
+    worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, samples.append)
+    whole = snapshot_weights(another_model(config), 5, torch.float32)
+    for broken in broken_snapshots(whole):
+        with pytest.raises(IncompleteWeightsError, match="version 5"):
+            worker.set_weights(broken)
+        with pytest.raises(IncompleteWeightsError, match="before a whole one"):
+            worker.write(tasks[:2])
+    assert samples == []
+    worker.set_weights(whole)
+    worker.write(tasks[:2])
+    assert [sample.policy_version for sample in samples] == [5, 5]
+
+
+def test_an_update_that_breaks_off_while_it_is_applied_closes_the_worker(student_text, student_folder, tasks):
+    config = make_config(student_folder, max_response_tokens=8)
+    profile = student_text.profile
+    worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, lambda sample: None)
+    whole = snapshot_weights(another_model(config), 5, torch.float32)
+    unreadable = dataclasses.replace(whole, dtype="no_such_type")
+    with pytest.raises(AttributeError):
+        worker.set_weights(unreadable)
+    with pytest.raises(IncompleteWeightsError):
+        worker.write(tasks[:2])
 
 
 def test_a_row_is_reported_once_at_its_first_stop_token():

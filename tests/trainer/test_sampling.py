@@ -66,4 +66,4 @@ def test_streams_belong_to_samples_and_not_to_batches():
 
 def test_byteless_ids_are_forbidden_but_stop_tokens():
     vocabulary = ByteVocabulary((b"a", None, None, b"b", None))
-    assert forbidden_tokens(vocabulary, frozenset({2}), "cpu").tolist() == [False, True, False, False, True]
+    assert forbidden_tokens(vocabulary, frozenset({2})).tolist() == [False, True, False, False, True]

@@ -45,6 +45,8 @@ class ErrorCode(StrEnum):
     INVALID_DATA = "invalid_data"
     CHECKPOINT = "checkpoint"
     ACTOR_LOST = "actor_lost"
+    INCOMPLETE_WEIGHTS = "incomplete_weights"
+    ROLLOUT_FAILED = "rollout_failed"
 
 
 class TokbridgeError(Exception):
@@ -261,6 +263,18 @@ class ActorLostError(TokbridgeError, RuntimeError):
     """A process of a training run was lost, more often than it may be started again. Details: `actor`, `restarts`."""
 
     code = ErrorCode.ACTOR_LOST
+
+
+class IncompleteWeightsError(TokbridgeError, RuntimeError):
+    """A weight update is not whole, or one broke off: nothing is sampled before a whole one. Details: `version`."""
+
+    code = ErrorCode.INCOMPLETE_WEIGHTS
+
+
+class RolloutFailedError(TokbridgeError, RuntimeError):
+    """An engine ended a response neither at a stop token nor at its length cap, or changed weights under it."""
+
+    code = ErrorCode.ROLLOUT_FAILED
 
 
 _BY_CODE: dict[ErrorCode, type[TokbridgeError]] = {cls.code: cls for cls in TokbridgeError.__subclasses__()}

@@ -22,7 +22,8 @@ from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.feed import Feed
 from tokbridge_trainer.learner import Learner
-from tokbridge_trainer.rollout.worker import RolloutReport, RolloutTask, RolloutWorker
+from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
+from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.student_text import StudentText
 from tokbridge_trainer.teacher_credentials import load_credentials

@@ -59,7 +59,7 @@ class TrainConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Of the computation. Trained parameters and the optimizer's state stay in float32."""
     device: str = "auto"
-    """Torch device of learner and rollout workers; `auto`: CUDA where the actor has one."""
+    """Torch device of learner and transformers' rollout workers; `auto`: CUDA where the actor has one."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
     micro_batch_tokens: int = Field(default=4096, ge=1)
@@ -86,7 +86,20 @@ class TrainConfig(Section):
             raise ValueError("teacher.spanning: lookahead needs teacher.routing: bpe")
         if self.eval.every and not (self.eval.prompts or self.eval.responses):
             raise ValueError("eval.every needs eval.prompts or eval.responses")
+        if self.rollout.backend == "vllm":
+            self._check_vllm()
         return self
+
+    def _check_vllm(self) -> None:
+        """vLLM would cut responses short, change the temperature or wait for GPUs without saying so."""
+        vllm, temperature, gpus = self.rollout.vllm, self.sampling.temperature, self.ray.rollout_gpus
+        longest = self.max_prompt_tokens + self.max_response_tokens
+        if vllm.max_model_len is not None and vllm.max_model_len < longest:
+            raise ValueError(f"rollout.vllm.max_model_len must hold prompt and response, {longest} tokens")
+        if not (temperature == 0.0 or 0.01 <= temperature <= 2.0):
+            raise ValueError("with rollout.backend: vllm, sampling.temperature is 0 or between 0.01 and 2")
+        if vllm.tensor_parallel_size > 1 and gpus not in (0.0, vllm.tensor_parallel_size):
+            raise ValueError("ray.rollout_gpus must be rollout.vllm.tensor_parallel_size: a worker's GPUs")
 
     @property
     def checkpoints_dir(self) -> Path:

@@ -6,6 +6,7 @@ What the values mean together is checked in `config.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -66,12 +67,57 @@ class SamplingConfig(Section):
     min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
 
 
-class RolloutConfig(Section):
-    """How many responses are written at once, and by how many workers."""
+TAKEN_ENGINE_ARGS: Mapping[str, str] = {
+    "model": "the student, `student.model`",
+    "dtype": "set by the key `dtype`",
+    "seed": "set by the key `seed`",
+    "max_num_seqs": "set by `rollout.batch_size`",
+    "tensor_parallel_size": "a key of `rollout.vllm` itself",
+    "gpu_memory_utilization": "a key of `rollout.vllm` itself",
+    "max_model_len": "a key of `rollout.vllm` itself",
+    "enforce_eager": "a key of `rollout.vllm` itself",
+    "load_format": "weights come from the learner",
+    "skip_tokenizer_init": "prompts and responses are token ids",
+    "generation_config": "only `sampling` decides how the student samples",
+    "speculative_config": "vLLM would then ignore which tokens are forbidden",
+    "weight_transfer_config": "how weights arrive is the trainer's matter",
+    "worker_extension_cls": "how weights arrive is the trainer's matter",
+}
+"""Arguments of vLLM's engine that `engine_args` may not hold, and why."""
 
+
+class VllmConfig(Section):
+    """The vLLM engine of each rollout worker; read where `rollout.backend` is `vllm`."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    gpu_memory_utilization: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Share of a GPU's memory (of the machine's, in vLLM's CPU build) for weights and key-value cache."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    """Unset: `max_prompt_tokens` + `max_response_tokens`, the least that holds every response."""
+    enforce_eager: bool = False
+    """Without CUDA graphs and compilation: starts sooner, writes more slowly."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM's `EngineArgs` by name, such as `kv_cache_dtype` or `max_num_batched_tokens`."""
+
+    @field_validator("engine_args")
+    @classmethod
+    def _check_not_taken(cls, value: dict[str, Any]) -> dict[str, Any]:
+        taken = sorted(value.keys() & TAKEN_ENGINE_ARGS.keys())
+        if taken:
+            raise ValueError("; ".join(f"{name}: {TAKEN_ENGINE_ARGS[name]}" for name in taken))
+        return value
+
+
+class RolloutConfig(Section):
+    """Who writes the student's responses, how many at once, and by how many workers."""
+
+    backend: Literal["transformers", "vllm"] = "transformers"
+    """The engine in each worker; `vllm` wants the extra `vllm`, and an environment where the whole trainer runs."""
     workers: int = Field(default=1, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    """Responses of one `generate` call of one worker."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Responses that one worker writes at once: a batch of transformers' `generate`, vLLM's `max_num_seqs`.
+    Unset: 32, and vLLM's own default."""
+    vllm: VllmConfig = VllmConfig()
 
 
 class OptimizerConfig(Section):

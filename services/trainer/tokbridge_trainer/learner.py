@@ -18,6 +18,7 @@ from transformers import set_seed
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.checkpoint import TENSORS_FOLDER, RunState
+from tokbridge_trainer.checkpoint_names import CheckpointNames, snapshot_checkpoint
 from tokbridge_trainer.checkpoint_writing import CheckpointWriter, partial_path, write_checkpoint
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.agreement import next_symbols
@@ -93,12 +94,18 @@ class Learner:
             moments = optimizer_tensors(self._model, self._optimizer)
             load_tensors(moments, checkpoint / TENSORS_FOLDER, self._side_group)
         self._version = steps_done
+        self._names = CheckpointNames(config.student.model) if config.rollout.backend == "vllm" else None
         self._checkpoints = CheckpointWriter()
 
     def weights(self) -> WeightSnapshot:
-        """The trained parameters of the present policy version, on the first rank; on others none."""
-        dtype = compute_dtype(self._config)
-        return snapshot_weights(self._model, self._version, dtype, keep=self._ranks.is_first)
+        """The present policy version as rollout workers take it, on the first rank; on others nothing.
+
+        What is trained, or for vLLM the whole bare model.
+        """
+        dtype, keep = compute_dtype(self._config), self._ranks.is_first
+        if self._names is not None:
+            return snapshot_checkpoint(self._model, self._names, self._version, dtype, keep=keep)
+        return snapshot_weights(self._model, self._version, dtype, keep=keep)
 
     def train_step(self, batch: StepBatch, plan: StepPlan) -> StepResult:
         """One optimizer step. A batch without samples changes nothing but counts as a step.

@@ -11,7 +11,7 @@ from itertools import compress
 from typing import Any
 
 from tokbridge_trainer.feed import FeedReport
-from tokbridge_trainer.rollout.worker import RolloutReport, RolloutTask
+from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
 from tokbridge_trainer.samples import SampleKey
 from tokbridge_trainer.sources import Work
 

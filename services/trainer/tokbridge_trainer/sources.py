@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.prompts import PromptSet
-from tokbridge_trainer.rollout.worker import RolloutTask
+from tokbridge_trainer.rollout.tasks import RolloutTask
 from tokbridge_trainer.samples import Sample, SampleKey
 from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.written_responses import WrittenSet

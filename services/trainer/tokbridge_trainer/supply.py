@@ -20,7 +20,7 @@ from tokbridge_trainer.actors import Actors, actor_id
 from tokbridge_trainer.feed import FeedReport
 from tokbridge_trainer.orders import Job, Order
 from tokbridge_trainer.restarts import FEED, ROLLOUT, Restarts
-from tokbridge_trainer.rollout.worker import RolloutReport, RolloutTask
+from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
 from tokbridge_trainer.samples import SampleKey
 from tokbridge_trainer.sources import Work, share_out
 

@@ -1,11 +1,13 @@
-"""The trained parameters of a policy version, as they travel from the learner to the rollout workers.
+"""The parameters of a policy version, as they travel from the learner to the rollout workers.
 
-Full fine-tuning sends every parameter, LoRA the adapters only: what has a gradient travels. Arrays, not tensors, so
-that Ray's object store shares one copy with all workers of a node.
+Full fine-tuning sends every parameter, LoRA the adapters only: what has a gradient travels. (Engines that are not
+transformers are sent the whole model instead, see `checkpoint_names.py`.) Arrays, not tensors, so that Ray's object
+store shares one copy with all workers of a node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +15,22 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 
-from tokbridge.errors import CheckpointError
-
 _BITS = {torch.float32: torch.float32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 """numpy has no bfloat16: such parameters travel as their bits."""
 
 
+WeightArray = NDArray[np.float32] | NDArray[np.int16]
+
+
 @dataclass(frozen=True)
 class WeightSnapshot:
-    """Trained parameters by name."""
+    """Parameters by name."""
 
     version: int
     """Optimizer steps they have seen."""
     dtype: str
-    arrays: dict[str, NDArray[np.float32] | NDArray[np.int16]]
+    """Of the arrays that hold bits."""
+    arrays: dict[str, WeightArray]
 
 
 def snapshot_weights(model: torch.nn.Module, version: int, dtype: torch.dtype, *, keep: bool = True) -> WeightSnapshot:
@@ -37,13 +41,24 @@ def snapshot_weights(model: torch.nn.Module, version: int, dtype: torch.dtype, *
     Args:
         keep: false: on the ranks that only give their shards; theirs is empty.
     """
-    arrays = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            whole = whole_tensor(parameter.detach().to(dtype))
-            if keep:
-                arrays[name] = whole.to("cpu", copy=True).view(_BITS[dtype]).numpy()
+    tensors = gathered(trained_parameters(model), dtype, keep=keep)
+    arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
     return WeightSnapshot(version, str(dtype).removeprefix("torch."), arrays)
+
+
+def trained_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters that have a gradient."""
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def gathered(tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, *, keep: bool) -> dict[str, torch.Tensor]:
+    """Copies in CPU memory, whole and in `dtype`, gathered one at a time; none where they are not kept."""
+    copies: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors:
+        whole = whole_tensor(tensor.detach().to(dtype))
+        if keep:
+            copies[name] = whole.to("cpu", copy=True)
+    return copies
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,17 +67,19 @@ def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def apply_weights(model: torch.nn.Module, snapshot: WeightSnapshot) -> None:
-    """Copy a snapshot into a model of the same shape, in place."""
-    parameters = dict(model.named_parameters())
-    missing = snapshot.arrays.keys() - parameters.keys()
-    if missing:
-        raise CheckpointError(f"weights of another model: {min(missing)} is not a parameter of this one")
-    dtype = getattr(torch, snapshot.dtype)
+    """Copy a snapshot, found whole by `check_whole`, into the trained parameters of a model, in place."""
+    parameters = dict(trained_parameters(model))
     with torch.no_grad():
         for name, array in snapshot.arrays.items():
-            # Arrays from the object store are read-only, and only read here.
-            parameters[name].copy_(_as_tensor(array).view(dtype))
+            parameters[name].copy_(as_tensor(array, snapshot.dtype))
 
 
-def _as_tensor(array: NDArray[np.float32] | NDArray[np.int16]) -> torch.Tensor:
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def as_array(tensor: torch.Tensor) -> WeightArray:
+    """A CPU tensor as an array over the same memory; what is not float32 as its bits."""
+    return tensor.contiguous().view(_BITS[tensor.dtype]).numpy()
+
+
+def as_tensor(array: WeightArray, dtype: str) -> torch.Tensor:
+    """The tensor again, bits taken for `dtype`. Arrays from the object store are read-only, and are copied."""
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor if tensor.dtype == torch.float32 else tensor.view(getattr(torch, dtype))

@@ -15,7 +15,7 @@ import ray
 from tokbridge_trainer.actors import ActorHandle
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.prompts import PromptSet
-from tokbridge_trainer.rollout.worker import RolloutTask
+from tokbridge_trainer.rollout.tasks import RolloutTask
 from tokbridge_trainer.sample_log import sample_lines
 from tokbridge_trainer.samples import EVALUATION_STEP, WRITTEN_EVALUATION_STEP, SampleKey, StepBatch
 from tokbridge_trainer.sources import Work

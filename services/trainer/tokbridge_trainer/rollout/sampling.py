@@ -33,11 +33,11 @@ def uniforms_for(seed: int, keys: Sequence[SampleKey], num_tokens: int) -> NDArr
     return np.stack([np.random.default_rng([seed, *key]).random(num_tokens) for key in keys])
 
 
-def forbidden_tokens(vocabulary: ByteVocabulary, stop_ids: frozenset[int], device: torch.device | str) -> torch.Tensor:
-    """[V] bool: byteless ids that do not end a turn, padded head rows included (spec §2)."""
-    forbidden = torch.from_numpy(np.asarray(vocabulary.lengths) < 0)
+def forbidden_tokens(vocabulary: ByteVocabulary, stop_ids: frozenset[int]) -> NDArray[np.bool_]:
+    """[V]: byteless ids that do not end a turn, padded head rows included (spec §2)."""
+    forbidden = np.asarray(vocabulary.lengths) < 0
     forbidden[sorted(stop_ids)] = False
-    return forbidden.to(device)
+    return forbidden
 
 
 def sampling_processors(
