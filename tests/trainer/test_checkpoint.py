@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, found, pruned, and refused when they are of another run."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,6 +116,26 @@ def test_a_kill_at_any_moment_leaves_whole_checkpoints_only(tmp_path):
             seen.add(steps)
         step = max(seen) + 1
     assert step >= 12
+
+
+@pytest.mark.parametrize(
+    "change", [lambda root: prune(root, keep=1), lambda root: write(root, 2)], ids=["prune", "replace"]
+)
+def test_a_kill_while_an_old_one_is_removed_leaves_no_half_one(tmp_path, monkeypatch, change):
+    write(tmp_path, 2)
+    write(tmp_path, 4)
+
+    def killed_half_way(path, ignore_errors=False):
+        if path.is_dir():
+            (path / "model").unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed_half_way)
+    with pytest.raises(KeyboardInterrupt):
+        change(tmp_path)
+    monkeypatch.undo()
+    assert (tmp_path / "checkpoint-000004") in list_checkpoints(tmp_path)
+    assert all((path / "model").exists() for path in list_checkpoints(tmp_path))
 
 
 def test_writing_the_same_step_again_replaces_it(tmp_path):

@@ -6,7 +6,9 @@ from collections import Counter
 
 from tokbridge.errors import ActorLostError
 
-LEARNER, FEED, ROLLOUT = KINDS = ("learner", "feed", "rollout")
+LEARNER = "learner"
+FEED = "feed"
+ROLLOUT = "rollout"
 
 
 class Restarts:
@@ -36,7 +38,7 @@ class Restarts:
 
     def metrics(self) -> dict[str, float]:
         """Restarts so far, by kind of actor."""
-        totals = dict.fromkeys(KINDS, 0.0)
+        totals = dict.fromkeys((LEARNER, FEED, ROLLOUT), 0.0)
         for (kind, _), count in self._counts.items():
             totals[kind] += count
         return {f"restarts/{kind}": total for kind, total in totals.items()}

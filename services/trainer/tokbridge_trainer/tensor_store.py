@@ -11,7 +11,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from tokbridge.errors import CheckpointError
 
@@ -25,10 +28,10 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], folder: Path, group: dist.
     Raises:
         CheckpointError: a rank could not write; nobody waits for the others then.
     """
-    writer = dcp.HuggingFaceStorageWriter(str(folder), _file_numbers(tensors), save_distributed=True)
+    writer = HuggingFaceStorageWriter(str(folder), _file_numbers(tensors), save_distributed=True)
     try:
-        dcp.save(_with_axes(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
-    except dcp.CheckpointException as error:
+        save(_with_axes(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
+    except CheckpointException as error:
         raise CheckpointError(f"cannot write tensors into {folder}: {_cause(error)}") from error
 
 
@@ -38,10 +41,10 @@ def load_tensors(into: Mapping[str, torch.Tensor], folder: Path, group: dist.Pro
     Raises:
         CheckpointError: one is missing there, or has another shape.
     """
-    reader = dcp.HuggingFaceStorageReader(str(folder))
+    reader = HuggingFaceStorageReader(str(folder))
     try:
-        dcp.load(_with_axes(into), storage_reader=reader, process_group=group, no_dist=group is None)
-    except dcp.CheckpointException as error:
+        load(_with_axes(into), storage_reader=reader, process_group=group, no_dist=group is None)
+    except CheckpointException as error:
         raise CheckpointError(f"cannot load tensors from {folder}: {_cause(error)}") from error
 
 
@@ -62,7 +65,7 @@ def _file_numbers(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return numbers
 
 
-def _cause(error: dcp.CheckpointException) -> str:
+def _cause(error: CheckpointException) -> str:
     """What the first rank that failed says."""
     fault, _ = next(iter(error.failures.values()))
     return f"{type(fault).__name__}: {fault}"
