@@ -76,7 +76,7 @@ async def test_more_students_than_are_kept_never_get_each_others_rows(
                 if typed(failure).code is ErrorCode.UNKNOWN_STUDENT:
                     return None
                 raise
-            return [b"".join(part.rows.cell_ids for part in parts), b"".join(part.rows.cases for part in parts)]
+            return [b"".join(part.rows.cells for part in parts), b"".join(part.rows.cases for part in parts)]
 
         async def register_and_score(number: int) -> list[list[bytes] | None]:
             student = replace(registrations[number % 2], name=str(number), tokenizer_json=None)
