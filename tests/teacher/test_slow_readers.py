@@ -13,7 +13,7 @@ from tokbridge import wire
 from tokbridge.error_mapping import ERROR_TRAILER_KEY, error_of
 from tokbridge.errors import DeadlineExceededError, OverloadedError
 from tokbridge.v1 import teacher_pb2, teacher_pb2_grpc
-from tokbridge_teacher.protocols import grpc_server
+from tokbridge_teacher.protocols import grpc_servicer
 
 ROOM_BYTES = 12 << 20
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
@@ -95,7 +95,7 @@ async def test_the_call_of_a_client_that_never_reads_ends_and_its_place_is_free(
     teacher_folder, student_registration, student_profile, monkeypatch
 ):
     """The place among all calls, which would else be kept for as long as the client keeps its connection."""
-    monkeypatch.setattr(grpc_server, "LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(grpc_servicer, "LAST_WORDS_S", 0.1)
     long = request_for(student_profile, LONG, top_k=400).to_proto(student_registration.student_id)
     with gated_teacher(teacher_folder, read_timeout_s=0.3, chunk_rows=32) as teacher:
         async with connected(teacher, student_registration, max_calls=2, read_timeout_s=0.3) as stub:

@@ -1,9 +1,13 @@
 """Templates that loop on their input, multiply text or recurse are ended; the ones after them are rendered."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from tokbridge.chat_template import ChatTemplate
 from tokbridge.errors import ChatTemplateError, ShuttingDownError
 from tokbridge.jinja_rendering import RenderJob, render_here
+from tokbridge_teacher.prompt import render_worker
 from tokbridge_teacher.prompt.render_processes import RenderBounds, RenderProcesses
 
 BOUNDS = RenderBounds(deadline_s=1.0, memory_bytes=256 << 20, max_characters=30_000)
@@ -100,6 +105,20 @@ def test_what_loops_in_python_is_ended_by_its_worker_which_goes_on(renderers):
         with pytest.raises(ChatTemplateError, match="takes more than 1 s"):
             renderers(job(HOSTILE[name]))
     assert workers & children() == workers
+
+
+def test_what_stays_in_one_call_of_c_ends_by_itself_where_nobody_waits_for_it():
+    """As when the service is gone: the kernel ends the worker once it has had its processor time."""
+    command = [sys.executable, "-m", render_worker.__name__, "0.2", str(1 << 30), "30000"]
+    line = json.dumps(asdict(job(HOSTILE["one long call of C"]))).encode() + b"\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        worker.stdin.write(line)
+        worker.stdin.flush()
+        try:
+            assert worker.wait(60) == -signal.SIGXCPU
+        finally:
+            worker.kill()
 
 
 def children() -> set[int]:
