@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,8 @@ from tokbridge.errors import ErrorCode, TokbridgeError
 from tokbridge_teacher.faults import internal_faults
 from tokbridge_teacher.protocols.call_records import REQUEST_ID_HEADER
 
+STATUS_TIMEOUT_S = 600.0
+"""For a client to take the status of its call; one that reads nothing for so long is left without."""
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """Standard trailing metadata: milliseconds to wait before a retry."""
 
@@ -54,7 +57,11 @@ async def refuse_call(context: Context, error: TokbridgeError, request_id: str) 
     serialized: Any = detail.SerializeToString()
     status = STATUS_BY_CODE.get(error.code, grpc.StatusCode.INVALID_ARGUMENT)
     trailers = ((REQUEST_ID_HEADER, request_id), (ERROR_TRAILER_KEY, serialized), *_pushback(error))
-    await context.abort(status, detail.message, trailing_metadata=trailers)
+    try:
+        async with asyncio.timeout(STATUS_TIMEOUT_S):
+            await context.abort(status, detail.message, trailing_metadata=trailers)
+    except TimeoutError:
+        raise asyncio.CancelledError from None
 
 
 def _pushback(error: TokbridgeError) -> list[tuple[str, str]]:

@@ -1,13 +1,15 @@
 """How many gRPC calls may be under way. Health is not counted: it always answers.
 
 Not grpcio's own bound: that one keeps the place of a call whose client has stopped reading for as long as the client
-keeps its connection, and refuses health too. Here a place is free once the handler has ended, however it ended.
+keeps its connection, and refuses health too. Here a place is free once the handler has ended, however it ended, or has
+given its place back: a call whose client does not read still has its status to deliver, and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
 import grpc
 
@@ -18,6 +20,29 @@ from tokbridge_teacher.protocols.authentication import OPEN_SERVICE
 _RETRY_S = 1.0
 
 Refusal = Callable[[grpc.aio.ServicerContext, OverloadedError], Awaitable[None]]
+
+
+class _Place:
+    """One place, given back once."""
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back: Callable[[], None] | None = give_back
+
+    def leave(self) -> None:
+        """Free it; more than once is as good as once."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("place", default=None)
+
+
+def leave_place() -> None:
+    """Give the place of the present call back, from its handler; nothing happens where calls are not counted."""
+    place = _PLACE.get()
+    if place is not None:
+        place.leave()
 
 
 class RoomForCalls(grpc.aio.ServerInterceptor):
@@ -46,9 +71,11 @@ class RoomForCalls(grpc.aio.ServerInterceptor):
         task = asyncio.current_task()
         assert task is not None
         self._under_way += 1
-        task.add_done_callback(self._give_back)
+        place = _Place(self._give_back)
+        _PLACE.set(place)
+        task.add_done_callback(lambda _: place.leave())
 
-    def _give_back(self, _: asyncio.Task[None]) -> None:
+    def _give_back(self) -> None:
         self._under_way -= 1
 
     def _refusal(self) -> grpc.RpcMethodHandler:

@@ -17,6 +17,7 @@ from tokbridge_teacher.protocols.authentication import CALLER
 from tokbridge_teacher.protocols.call_records import grpc_call, grpc_request_id
 from tokbridge_teacher.protocols.grpc_errors import Context, typed_errors
 from tokbridge_teacher.protocols.grpc_handlers import parsed
+from tokbridge_teacher.protocols.grpc_room import leave_place
 from tokbridge_teacher.protocols.messages import registration_message, score_messages
 from tokbridge_teacher.request_limits import read_in_thread
 from tokbridge_teacher.service import TeacherService
@@ -95,14 +96,15 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
         """Hand a message over once the connection has room for it.
 
         Raises:
-            CancelledError: the caller does not read. It would not read a status either, so the call is broken off, and
-                its place among all calls is free.
+            DeadlineExceededError: the caller does not read. Its place among all calls is free; it learns why once it
+                reads again.
         """
         try:
             async with asyncio.timeout(self._write_timeout_s):
                 await context.write(message)
         except TimeoutError:
-            raise asyncio.CancelledError from None
+            leave_place()
+            raise DeadlineExceededError("The rows waited too long for a caller that does not read.") from None
 
 
 def _registration(reader: RegistrationReader) -> StudentRegistration:
