@@ -70,10 +70,17 @@ class Journal:
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
+        self._visits: set[str] = set()
 
     def note(self, span: Span) -> None:
         """Keep a span."""
         self._spans.append(span)
+
+    def first_visit(self, name: str) -> bool:
+        """Whether it is the first time that somebody comes under this name."""
+        is_first = name not in self._visits
+        self._visits.add(name)
+        return is_first
 
     def spans(self) -> list[Span]:
         """All that were kept, by start."""
@@ -108,6 +115,20 @@ class SlowWorker:
         end = time.monotonic()
         ray.get(self._journal.note.remote(Span("rollout", tasks[0].key.step, start, end)))
         return RolloutReport(end - start, len(samples), 2 * len(samples), self._version), samples
+
+
+class DiesInTheMiddle(SlowWorker):
+    """Its process ends when the feed has got half of the samples of step 1; the next one must write the others only."""
+
+    def write_and_keep(self, tasks: Sequence[RolloutTask]) -> tuple[RolloutReport, list[Sample]]:
+        """Finish one sample after the other, or not."""
+        half = SAMPLES_PER_STEP // 2
+        if tasks[0].key.step == 1 and ray.get(self._journal.first_visit.remote("step 1")):
+            ray.get([self._feed.submit.remote(make_sample([1], [2, 3], None, task.key)) for task in tasks[:half]])
+            os._exit(1)
+        if tasks[0].key.step == 1:
+            assert [task.key.prompt_index for task in tasks] == list(range(half, SAMPLES_PER_STEP))
+        return super().write_and_keep(tasks)
 
 
 class SlowTeacher:
@@ -160,13 +181,15 @@ class SlowLearner:
         return StepResult({"tokens/response": float(batch.num_response_tokens)}, [])
 
 
-def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
+def run_stages(
+    stages: Stages, max_lag: int, steps: int, worker_class: type[SlowWorker] = SlowWorker, max_restarts: int = 0
+) -> list[Span]:
     """Run so many steps in the cluster that this process is connected to; what every stage did, by start."""
     journal: ActorHandle = _actor_class(Journal).remote()
-    actors = Actors(_factories(stages, journal), num_workers=1)
+    actors = Actors(_factories(stages, journal, worker_class), num_workers=1)
     try:
         actors.wait_until_ready()
-        for _ in _loop(actors, max_lag, steps).steps():
+        for _ in _loop(actors, max_lag, steps, Restarts(max_restarts)).steps():
             pass
         return ray.get(journal.spans.remote())
     finally:
@@ -174,9 +197,9 @@ def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
         ray.kill(journal)
 
 
-def _factories(stages: Stages, journal: ActorHandle) -> ActorFactories:
+def _factories(stages: Stages, journal: ActorHandle, worker_class: type[SlowWorker]) -> ActorFactories:
     teacher = make_config().teacher
-    learner, worker, feed = (_actor_class(cls) for cls in (SlowLearner, SlowWorker, Feed))
+    learner, worker, feed = (_actor_class(cls) for cls in (SlowLearner, worker_class, Feed))
     client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
     return ActorFactories(
         learner=lambda: learner.remote(stages, journal),
@@ -189,10 +212,10 @@ def _actor_class(cls: type) -> Any:
     return ray.remote(num_cpus=0, runtime_env=_IMPORTABLE)(cls)
 
 
-def _loop(actors: Actors, max_lag: int, steps: int) -> TrainingLoop:
+def _loop(actors: Actors, max_lag: int, steps: int, restarts: Restarts) -> TrainingLoop:
     config = make_config(prompts_per_step=SAMPLES_PER_STEP)
     prompts = PromptSet([make_prompt([1], index) for index in range(SAMPLES_PER_STEP)], 0, 0, shuffle=False)
-    supply = SampleSupply(actors, Restarts(0), print)
+    supply = SampleSupply(actors, restarts, print)
     gate = StalenessGate(max_lag=max_lag, end_step=steps)
     loop = TrainingLoop(
         actors.learner,

@@ -103,6 +103,8 @@ async def test_what_has_arrived_is_known_until_the_step_is_handed_out():
     await asyncio.wait_for(collecting, 5)
     assert len(client.requests) == 3
     assert await feed.arrived(0) is None
+    await feed.submit_all([sample_of(0, 1)])
+    assert await feed.arrived(0) is None
 
 
 async def test_no_more_than_the_limit_wait_for_a_service():

@@ -260,7 +260,8 @@ class CheckpointError(TokbridgeError, OSError):
 
 
 class ActorLostError(TokbridgeError, RuntimeError):
-    """A process of a training run was lost, more often than it may be started again. Details: `actor`, `restarts`."""
+    """A process of a training run was lost as it started, or more often than it may be started again. Details: `actor`,
+    `restarts`."""
 
     code = ErrorCode.ACTOR_LOST
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import ActorLostError, InvalidConfigError
@@ -22,6 +22,8 @@ from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.feed import Feed
 from tokbridge_trainer.learner import Learner
+from tokbridge_trainer.lost_actors import ACTOR_LOST
+from tokbridge_trainer.restarts import FEED, LEARNER, ROLLOUT
 from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
 from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import Sample
@@ -63,12 +65,11 @@ class Actors:
             TokbridgeError: the teacher does not answer, or cannot do what is asked; or the student cannot be loaded.
             ActorLostError: a process ended meanwhile.
         """
-        loading = [actor.load.remote() for actor in [self.learner, *self.workers]]
-        try:
-            teacher: TeacherDescription = ray.get(self.feed.connect.remote())
-            ray.get(loading)
-        except RayActorError as error:
-            raise ActorLostError(f"a process ended while it started: {error}", actor="?", restarts=0) from error
+        workers = {f"{ROLLOUT} {index}": worker for index, worker in enumerate(self.workers)}
+        loading = {name: actor.load.remote() for name, actor in {LEARNER: self.learner, **workers}.items()}
+        teacher: TeacherDescription = _result_of_start(FEED, self.feed.connect.remote())
+        for name, ref in loading.items():
+            _result_of_start(name, ref)
         return teacher
 
     def replace_worker(self, index: int) -> ActorHandle:
@@ -89,6 +90,13 @@ class Actors:
             ray.get(self.feed.close.remote(), timeout=_CLOSE_S)
         for actor in [self.feed, self.learner, *self.workers]:
             end_actor(actor)
+
+
+def _result_of_start(name: str, ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except ACTOR_LOST as error:
+        raise ActorLostError(f"the process of the {name} actor ended while it started", actor=name) from error
 
 
 def end_actor(actor: ActorHandle) -> None:
@@ -187,6 +195,7 @@ class _WorkerActor(RolloutWorker):
         self._arguments = (config, vocabulary, stop_ids)
         self._feed = feed
         self._written: list[Sample] = []
+        self._sent: list[Any] = []
 
     def load(self) -> None:
         """Load the student; nothing else may be called before."""
@@ -198,13 +207,19 @@ class _WorkerActor(RolloutWorker):
         self._feed = feed
 
     def write_and_keep(self, tasks: list[RolloutTask]) -> tuple[RolloutReport, list[Sample]]:
-        """Write one response for each task; the samples are handed out as well, should the feed be lost."""
-        self._written = []
-        return self.write(tasks), self._written
+        """Write one response for each task, and see that the feed has got them.
+
+        The samples are handed out as well, should the feed be lost.
+        """
+        self._written, self._sent = [], []
+        report = self.write(tasks)
+        with suppress(*ACTOR_LOST):  # The driver notices that, too.
+            ray.get(self._sent)
+        return report, self._written
 
     def _hand_on(self, sample: Sample) -> None:
         self._written.append(sample)
-        self._feed.submit.remote(sample)
+        self._sent.append(self._feed.submit.remote(sample))
 
 
 def teacher_arguments(config: TrainConfig) -> dict[str, Any]:

@@ -112,9 +112,10 @@ class Feed:
             task.add_done_callback(self._tasks.discard)
 
     async def submit_all(self, samples: Sequence[Sample]) -> None:
-        """Take several at once."""
+        """Take samples of steps that are being collected; a step that has been handed out needs none."""
         for sample in samples:
-            await self.submit(sample)
+            if sample.key.step in self._steps:
+                await self.submit(sample)
 
     async def arrived(self, step: int) -> frozenset[SampleKey] | None:
         """Which samples of a step are here, scored or not; None: the step has been handed out."""

@@ -25,7 +25,7 @@ class Job:
     samples_ref: Any = None
     """Ray reference to the written samples."""
     report: RolloutReport | None = None
-    """None until it is finished."""
+    """None until it is finished: all samples are written, and the feed has got them or is lost itself."""
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import ray
-from ray.exceptions import RayActorError
 
 from tokbridge_trainer.actors import Actors
 from tokbridge_trainer.checkpoint import RunState
@@ -16,6 +15,7 @@ from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.runner import Evaluator
 from tokbridge_trainer.hub import push_folder
 from tokbridge_trainer.loop import FinishedStep, TrainingLoop
+from tokbridge_trainer.lost_actors import ACTOR_LOST
 from tokbridge_trainer.progress import ProgressDisplay
 from tokbridge_trainer.records import Records, open_records
 from tokbridge_trainer.restarts import Restarts
@@ -107,7 +107,7 @@ class Run:
         finally:
             try:
                 ray.get(self._learner.finish_saving.remote())
-            except RayActorError:
+            except ACTOR_LOST:
                 self._show.event("a checkpoint that was being written may have been lost with the learner")
 
     def _write_final_model(self) -> Path:

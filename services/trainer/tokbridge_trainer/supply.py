@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
-from tokbridge_trainer.actors import Actors, actor_id
+from tokbridge_trainer.actors import ActorHandle, Actors, actor_id
 from tokbridge_trainer.feed import FeedReport
+from tokbridge_trainer.lost_actors import ACTOR_LOST, lost_actor
 from tokbridge_trainer.orders import Job, Order
 from tokbridge_trainer.restarts import FEED, ROLLOUT, Restarts
 from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
-from tokbridge_trainer.samples import SampleKey
+from tokbridge_trainer.samples import Sample, SampleKey
 from tokbridge_trainer.sources import Work, share_out
 
 Reference = Any
@@ -36,6 +37,8 @@ class LearnerLostError(Exception):
 class _Call:
     """What to do with the outcome of a call that is under way."""
 
+    actor: str
+    """Id of the one that was called."""
     done: Callable[[Any], None]
     order: Order | None
     """That fails with it; None: the run does."""
@@ -70,7 +73,7 @@ class SampleSupply:
         """Queue weights at every worker, behind the rollouts it has already been given."""
         self._weights_ref = weights_ref
         for worker in self._actors.workers:
-            self._watch(worker.set_weights.remote(weights_ref))
+            self._watch(worker, worker.set_weights.remote(weights_ref))
 
     def order(self, step: int, work: Work) -> None:
         """Start a step's samples without waiting for them."""
@@ -105,15 +108,19 @@ class SampleSupply:
             LearnerLostError: the learner is gone.
         """
         outcome: list[Any] = []
-        self._watch(ref, outcome.append)
+        self._watch(self._actors.learner, ref, outcome.append)
         while not outcome:
             self._settle_one()
         return outcome[0]
 
     def _watch(
-        self, ref: Reference, done: Callable[[Any], None] = lambda value: None, order: Order | None = None
+        self,
+        actor: ActorHandle,
+        ref: Reference,
+        done: Callable[[Any], None] = lambda value: None,
+        order: Order | None = None,
     ) -> None:
-        self._calls[ref] = _Call(done, order)
+        self._calls[ref] = _Call(actor_id(actor), done, order)
 
     def _settle_one(self) -> None:
         """Wait until one of the calls under way has ended, and deal with its outcome."""
@@ -121,8 +128,8 @@ class SampleSupply:
         call = self._calls.pop(ref)
         try:
             value = ray.get(ref)
-        except RayActorError as error:
-            self._replace(str(error.actor_id), error)
+        except ACTOR_LOST as error:
+            self._replace(lost_actor(error, call.actor), error)
         except RayTaskError as error:
             if call.order is None:
                 raise
@@ -138,9 +145,14 @@ class SampleSupply:
         def scored(report: FeedReport) -> None:
             order.report, order.batch_ref, order.scored_s = report, batch_ref, self._clock()
 
-        self._watch(report_ref, scored, order)
+        self._watch(feed, report_ref, scored, order)
         if order.work.samples:
-            self._watch(feed.submit_all.remote(order.work.samples), order=order)
+            self._submit(order, order.work.samples)
+
+    def _submit(self, order: Order, samples: Sequence[Sample] | Reference) -> None:
+        """Give the present feed samples that are written already, or a reference to them."""
+        feed = self._actors.feed
+        self._watch(feed, feed.submit_all.remote(samples), order=order)
 
     def _share_out(self, order: Order, tasks: Sequence[RolloutTask]) -> None:
         for worker, share in enumerate(share_out(tasks, len(self._actors.workers))):
@@ -150,39 +162,37 @@ class SampleSupply:
                 self._write(order, job)
 
     def _write(self, order: Order, job: Job) -> None:
-        write = self._actors.workers[job.worker].write_and_keep.options(num_returns=2)
-        feed = self._actors.feed
-        report_ref, samples_ref = write.remote(job.tasks)
+        worker, feed = self._actors.workers[job.worker], self._actors.feed
+        report_ref, samples_ref = worker.write_and_keep.options(num_returns=2).remote(job.tasks)
 
         def written(report: RolloutReport) -> None:
             job.report, job.samples_ref, order.written_s = report, samples_ref, self._clock()
             if feed is not self._actors.feed and order.report is None:
-                self._watch(self._actors.feed.submit_all.remote(samples_ref), order=order)
+                self._submit(order, samples_ref)
 
-        self._watch(report_ref, written, order)
+        self._watch(worker, report_ref, written, order)
 
-    def _replace(self, lost: str, error: RayActorError) -> None:
+    def _replace(self, lost: str | None, error: RayError) -> None:
         """Put another actor in the place of a lost one; of one that is replaced already, more calls may fail."""
         if lost in self._replaced:
             return
         workers = [actor_id(worker) for worker in self._actors.workers]
-        if lost == actor_id(self._actors.feed):
-            self._replaced.add(lost)
-            self._replace_feed()
-        elif lost in workers:
-            self._replaced.add(lost)
+        if lost not in (actor_id(self._actors.feed), *workers):
+            raise LearnerLostError(str(error)) from error
+        self._replaced.add(lost)
+        if lost in workers:
             self._replace_worker(workers.index(lost))
         else:
-            raise LearnerLostError(str(error)) from error
+            self._replace_feed()
 
     def _replace_worker(self, index: int) -> None:
         """The new one has the newest weights and writes what the feed has not got."""
         self._restarts.count(ROLLOUT, index)
         unfinished = [(order, job) for order in self._orders.values() for job in order.unfinished_jobs(index)]
         worker = self._actors.replace_worker(index)
-        self._watch(worker.load.remote())
+        self._watch(worker, worker.load.remote())
         if self._weights_ref is not None:
-            self._watch(worker.set_weights.remote(self._weights_ref))
+            self._watch(worker, worker.set_weights.remote(self._weights_ref))
         for order, job in unfinished:
             order.take_back(job, self._arrived(order.step))
             if job.tasks:
@@ -192,23 +202,24 @@ class SampleSupply:
 
     def _arrived(self, step: int) -> Collection[SampleKey] | None:
         """Keys of the samples that the feed has got: none where it is lost as well; None where it needs no more."""
+        feed = self._actors.feed
         try:
-            return ray.get(self._actors.feed.arrived.remote(step))
-        except RayActorError as error:
-            self._replace(str(error.actor_id), error)
+            return ray.get(feed.arrived.remote(step))
+        except ACTOR_LOST as error:
+            self._replace(lost_actor(error, actor_id(feed)), error)
             return ()
 
     def _replace_feed(self) -> None:
         """The new one is given again what was written for the old one, or will be."""
         self._connect_another_feed()
         for worker in self._actors.workers:
-            self._watch(worker.use_feed.remote(self._actors.feed))
+            self._watch(worker, worker.use_feed.remote(self._actors.feed))
         waiting = [order for order in self._orders.values() if order.report is None]
         for order in waiting:
             self._ask_for_batch(order)
             for job in order.jobs:
                 if job.samples_ref is not None:
-                    self._watch(self._actors.feed.submit_all.remote(job.samples_ref), order=order)
+                    self._submit(order, job.samples_ref)
             orphans, order.orphans = order.orphans, []
             self._share_out(order, orphans)
         self._announce(f"the feed was lost and started again; steps whose samples are scored again: {len(waiting)}")
@@ -218,6 +229,6 @@ class SampleSupply:
             self._restarts.count(FEED)
             try:
                 ray.get(self._actors.replace_feed().connect.remote())
-            except RayActorError:
+            except ACTOR_LOST:
                 continue
             return
