@@ -40,3 +40,7 @@ class Ranks:
         Every rank must call. None: there is one rank only.
         """
         return None if self.size == 1 else dist.new_group(backend="gloo")
+
+
+ONE_RANK = Ranks()
+"""A learner of one process."""
