@@ -39,9 +39,10 @@ from _loss_inputs import CELLS, VOCABULARY, LossInputs, make_targets, peak_memor
 from support.training import make_sample, score
 from tokbridge.targets import RowCase, TargetRows
 from tokbridge_trainer.config_sections import LossConfig
-from tokbridge_trainer.head import decoder_of, lm_head
+from tokbridge_trainer.head import HeadForm, decoder_of, lm_head
 from tokbridge_trainer.projection import MicroBatchLoss
 from tokbridge_trainer.samples import ScoredSample
+from tokbridge_trainer.student_module import Forward, StudentModule
 from tokbridge_trainer.target_tensors import TargetTensors
 
 HIDDEN = 64
@@ -99,8 +100,9 @@ class Bench:
         self.model.zero_grad(set_to_none=True)
         if case == "fused":
             tokens = float(self.scored.sample.num_response_tokens)
-            loss = MicroBatchLoss(self.model, LossConfig(chunk_rows=chunk_rows), torch.float32)
-            loss.rows([self.scored], beta=0.5, normalizer=tokens, generator=np.random.default_rng(0))
+            forward = Forward(torch.float32, HeadForm(1.0, None), packed=False)
+            loss = MicroBatchLoss(StudentModule(self.model), forward, LossConfig(chunk_rows=chunk_rows), seed=0)
+            loss.rows([self.scored], beta=0.5, normalizer=tokens)
             return
         self._dense_loss(case).backward()
 

@@ -62,6 +62,7 @@ def test_a_group_steps_evaluates_and_gives_weights_like_one_learner(start_group)
         ray.get(group.evaluate.remote(poison.Poison(rank=1), None))
 
 
+@pytest.mark.nightly
 def test_what_is_wrong_with_the_student_or_a_batch_is_raised_as_what_it_is(start_group, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -29,7 +29,7 @@ from tokbridge_trainer.learner_snapshot import take_snapshot
 from tokbridge_trainer.learner_state import make_optimizer, optimizer_tensors
 from tokbridge_trainer.micro_batches import rank_micro_batches
 from tokbridge_trainer.projection import MicroBatchLoss
-from tokbridge_trainer.ranks import Ranks
+from tokbridge_trainer.ranks import ONE_RANK, Ranks
 from tokbridge_trainer.sample_log import sample_lines
 from tokbridge_trainer.samples import StepBatch
 from tokbridge_trainer.schedule import StepPlan
@@ -66,7 +66,7 @@ class Learner:
         text: StudentText,
         checkpoint: Path | None,
         steps_done: int,
-        ranks: Ranks = Ranks(),  # noqa: B008  (a constant)
+        ranks: Ranks = ONE_RANK,
     ) -> None:
         """Load the student, from a checkpoint if given; one of several ranks keeps its shards only.
 

@@ -39,4 +39,12 @@ class Ranks:
 
         Every rank must call. None: there is one rank only.
         """
-        return None if self.size == 1 else dist.new_group(backend="gloo")
+        if self.size == 1:
+            return None
+        group = dist.new_group(backend="gloo")
+        assert isinstance(group, dist.ProcessGroup), "every rank is a member"
+        return group
+
+
+ONE_RANK = Ranks()
+"""A learner of one process."""

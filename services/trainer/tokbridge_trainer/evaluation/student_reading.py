@@ -19,7 +19,7 @@ from tokbridge_trainer.head import apply_form, lm_head
 from tokbridge_trainer.micro_batches import rank_micro_batches
 from tokbridge_trainer.packed_attention import hidden_states
 from tokbridge_trainer.packing import emitted_ids, hidden_index, lay_out, sequence_ids
-from tokbridge_trainer.ranks import Ranks
+from tokbridge_trainer.ranks import ONE_RANK, Ranks
 from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.student_module import Forward, StudentModule, ask
 
@@ -40,12 +40,12 @@ class StudentReader:
     """Reads with one model, which is left in the mode it was in."""
 
     def __init__(
-        self, student: StudentModule, forward: Forward, symbols_V: NDArray[np.int64], ranks: Ranks | None = None
+        self, student: StudentModule, forward: Forward, symbols_V: NDArray[np.int64], ranks: Ranks = ONE_RANK
     ) -> None:
         self._student = student
         self._forward = forward
         self._symbols_V = torch.from_numpy(symbols_V).to(lm_head(student.model).weight.device)
-        self._ranks = ranks or Ranks()
+        self._ranks = ranks
 
     def read(self, samples: Sequence[Sample], micro_batch_tokens: int) -> list[StudentReading]:
         """One reading for each sample, in their order, on every rank; each rank reads some of them."""
