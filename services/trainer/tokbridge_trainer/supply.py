@@ -29,7 +29,7 @@ Reference = Any
 
 
 class LearnerLostError(Exception):
-    """The learner's process is gone, and with it all steps since the last checkpoint."""
+    """The learner's process is gone, or its group for broadcasts, and with it all steps since the last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class SampleSupply:
         self._weights_ref = weights_ref
         for worker in self._actors.workers:
             self._watch(worker.set_weights.remote(weights_ref))
+        if self._actors.broadcasts_weights:
+            self._watch(self._actors.learner.broadcast_weights.remote())
 
     def order(self, step: int, work: Work) -> None:
         """Start a step's samples without waiting for them."""
@@ -169,7 +171,7 @@ class SampleSupply:
         if lost == actor_id(self._actors.feed):
             self._replaced.add(lost)
             self._replace_feed()
-        elif lost in workers:
+        elif lost in workers and not self._actors.broadcasts_weights:
             self._replaced.add(lost)
             self._replace_worker(workers.index(lost))
         else:

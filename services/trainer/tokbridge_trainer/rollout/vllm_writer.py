@@ -21,7 +21,7 @@ from tokbridge_trainer.rollout.tasks import OnFinished, RolloutTask
 from tokbridge_trainer.rollout.vllm_arguments import check_ending, engine_arguments, sampling_arguments
 from tokbridge_trainer.rollout.vllm_engine import FinishedOutput, VllmEngine
 from tokbridge_trainer.rollout.weight_check import Shapes
-from tokbridge_trainer.weights import WeightSnapshot
+from tokbridge_trainer.weights import Rendezvous, WeightUpdate
 
 
 class VllmWriter:
@@ -63,10 +63,14 @@ class VllmWriter:
         """All that a checkpoint of the bare model holds."""
         return self._parameters
 
-    def load(self, snapshot: WeightSnapshot) -> None:
+    def join_broadcasts(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Meet the learner, to be sent weights from GPU to GPU."""
+        self._engine.join_broadcasts(rendezvous, rank)
+
+    def load(self, update: WeightUpdate) -> None:
         """Replace the engine's weights."""
-        self._engine.replace_weights(snapshot)
-        self._version = snapshot.version
+        self._engine.replace_weights(update)
+        self._version = update.version
 
     def write(self, tasks: Sequence[RolloutTask], on_finished: OnFinished) -> None:
         """Write one response for each task; a call that fails leaves nothing behind in the engine.
