@@ -162,11 +162,11 @@ class SlowLearner:
 
 def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
     """Run so many steps in the cluster that this process is connected to; what every stage did, by start."""
-    journal: ActorHandle = _actor_class(Journal).remote()
-    actors = Actors(_factories(stages, journal), num_workers=1)
+    journal: ActorHandle = actor_class(Journal).remote()
+    actors = Actors(stage_factories(stages, journal), num_workers=1)
     try:
         actors.wait_until_ready()
-        for _ in _loop(actors, max_lag, steps).steps():
+        for _ in loop_over(actors, max_lag, steps).steps():
             pass
         return ray.get(journal.spans.remote())
     finally:
@@ -174,22 +174,31 @@ def run_stages(stages: Stages, max_lag: int, steps: int) -> list[Span]:
         ray.kill(journal)
 
 
-def _factories(stages: Stages, journal: ActorHandle) -> ActorFactories:
+def stage_factories(
+    stages: Stages,
+    journal: ActorHandle,
+    *,
+    learner: type[SlowLearner] = SlowLearner,
+    worker: type[SlowWorker] = SlowWorker,
+) -> ActorFactories:
+    """Actors of these classes, and a feed whose teacher is slow."""
     teacher = make_config().teacher
-    learner, worker, feed = (_actor_class(cls) for cls in (SlowLearner, SlowWorker, Feed))
+    learners, workers, feeds = (actor_class(cls) for cls in (learner, worker, Feed))
     client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
     return ActorFactories(
-        learner=lambda: learner.remote(stages, journal),
-        feed=lambda: feed.remote(teacher, None, {}, ClientCredentials(), client_factory),
-        worker=lambda feed: worker.remote(stages, journal, feed),
+        learner=lambda: learners.remote(stages, journal),
+        feed=lambda: feeds.remote(teacher, None, {}, ClientCredentials(), client_factory),
+        worker=lambda feed: workers.remote(stages, journal, feed),
     )
 
 
-def _actor_class(cls: type) -> Any:
+def actor_class(cls: type) -> Any:
+    """An actor class that takes no CPU and knows the tests' modules."""
     return ray.remote(num_cpus=0, runtime_env=_IMPORTABLE)(cls)
 
 
-def _loop(actors: Actors, max_lag: int, steps: int) -> TrainingLoop:
+def loop_over(actors: Actors, max_lag: int, steps: int) -> TrainingLoop:
+    """The training loop over these actors, the first weights sent."""
     config = make_config(prompts_per_step=SAMPLES_PER_STEP)
     prompts = PromptSet([make_prompt([1], index) for index in range(SAMPLES_PER_STEP)], 0, 0, shuffle=False)
     supply = SampleSupply(actors, Restarts(0), print)

@@ -97,7 +97,7 @@ def test_broadcasts_arrive_whole_or_close_the_worker_for_good(wire, config, tmp_
     profile = text.profile
     names = CheckpointNames(config.student.model)
     names.write_config(tmp_path / "config")
-    engine = VllmEngine(engine_arguments(config, str(tmp_path / "config")))
+    engine = VllmEngine(engine_arguments(config, str(tmp_path / "config")), 7)
     writer = VllmWriter(config, profile.vocabulary, profile.stop_ids, engine, names.shapes)
     worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, samples.append, writer)
     model = own_model(config)

@@ -13,6 +13,8 @@ from typing import Any
 from tokbridge.errors import IncompleteWeightsError, InvalidConfigError, RolloutFailedError
 from tokbridge_trainer.weights import Rendezvous, WeightArray, WeightManifest, WeightUpdate
 
+MAX_BIASES_V2 = 1024
+"""Biases of a response that vLLM's newer model runner takes; the older one takes any number."""
 _CHUNK_BYTES = 256 << 20
 """Parameters that are handed over at once; to other ranks they are copied."""
 
@@ -32,14 +34,20 @@ class FinishedOutput:
 class VllmEngine:
     """One vLLM engine that takes and gives token ids."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        """Start; `arguments` are those of `vllm.LLM`.
+    def __init__(self, arguments: Mapping[str, Any], num_biases: int) -> None:
+        """Start.
+
+        Args:
+            arguments: those of `vllm.LLM`.
+            num_biases: entries of each response's `logit_bias`.
 
         Raises:
             InvalidConfigError: vLLM is not installed.
         """
-        # vLLM reads this when it starts: without it the engine is a process, which may outlive this one.
+        # vLLM reads its variables when it starts. Without the first the engine is a process that may outlive ours.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        if num_biases > MAX_BIASES_V2:
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         try:
             from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra of its own
         except ImportError as error:

@@ -40,7 +40,7 @@ class VllmWriter:
     ) -> None:
         self._config = config
         self._stop_ids = stop_ids
-        self._forbidden_ids = np.flatnonzero(forbidden_tokens(vocabulary, stop_ids)).tolist()
+        self._forbidden_ids = forbidden_ids(vocabulary, stop_ids)
         self._engine = engine
         self._parameters = parameters
         self._version: int | None = None
@@ -55,7 +55,7 @@ class VllmWriter:
         names = CheckpointNames(config.student.model)
         with TemporaryDirectory() as folder:
             names.write_config(Path(folder))
-            engine = VllmEngine(engine_arguments(config, folder))
+            engine = VllmEngine(engine_arguments(config, folder), len(forbidden_ids(vocabulary, stop_ids)))
         return cls(config, vocabulary, stop_ids, engine, names.shapes)
 
     @property
@@ -96,3 +96,8 @@ class VllmWriter:
             raise RolloutFailedError(
                 f"a response was written by weights {output.versions}, not by version {self._version} alone"
             )
+
+
+def forbidden_ids(vocabulary: ByteVocabulary, stop_ids: frozenset[int]) -> list[int]:
+    """Ids that must not be sampled."""
+    return np.flatnonzero(forbidden_tokens(vocabulary, stop_ids)).tolist()
