@@ -185,11 +185,11 @@ def run_stages(
     stages: Stages, max_lag: int, steps: int, worker_class: type[SlowWorker] = SlowWorker, max_restarts: int = 0
 ) -> list[Span]:
     """Run so many steps in the cluster that this process is connected to; what every stage did, by start."""
-    journal: ActorHandle = _actor_class(Journal).remote()
-    actors = Actors(_factories(stages, journal, worker_class), num_workers=1)
+    journal: ActorHandle = actor_class(Journal).remote()
+    actors = Actors(stage_factories(stages, journal, worker=worker_class), num_workers=1)
     try:
         actors.wait_until_ready()
-        for _ in _loop(actors, max_lag, steps, Restarts(max_restarts)).steps():
+        for _ in loop_over(actors, max_lag, steps, Restarts(max_restarts)).steps():
             pass
         return ray.get(journal.spans.remote())
     finally:
@@ -197,25 +197,34 @@ def run_stages(
         ray.kill(journal)
 
 
-def _factories(stages: Stages, journal: ActorHandle, worker_class: type[SlowWorker]) -> ActorFactories:
+def stage_factories(
+    stages: Stages,
+    journal: ActorHandle,
+    *,
+    learner: type[SlowLearner] = SlowLearner,
+    worker: type[SlowWorker] = SlowWorker,
+) -> ActorFactories:
+    """Actors of these classes, and a feed whose teacher is slow."""
     teacher = make_config().teacher
-    learner, worker, feed = (_actor_class(cls) for cls in (SlowLearner, worker_class, Feed))
+    learners, workers, feeds = (actor_class(cls) for cls in (learner, worker, Feed))
     client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
     return ActorFactories(
-        learner=lambda: learner.remote(stages, journal),
-        feed=lambda: feed.remote(teacher, None, {}, ClientCredentials(), client_factory),
-        worker=lambda feed: worker.remote(stages, journal, feed),
+        learner=lambda: learners.remote(stages, journal),
+        feed=lambda: feeds.remote(teacher, None, {}, ClientCredentials(), client_factory),
+        worker=lambda feed: workers.remote(stages, journal, feed),
     )
 
 
-def _actor_class(cls: type) -> Any:
+def actor_class(cls: type) -> Any:
+    """An actor class that takes no CPU and knows the tests' modules."""
     return ray.remote(num_cpus=0, runtime_env=_IMPORTABLE)(cls)
 
 
-def _loop(actors: Actors, max_lag: int, steps: int, restarts: Restarts) -> TrainingLoop:
+def loop_over(actors: Actors, max_lag: int, steps: int, restarts: Restarts | None = None) -> TrainingLoop:
+    """The training loop over these actors, the first weights sent."""
     config = make_config(prompts_per_step=SAMPLES_PER_STEP)
     prompts = PromptSet([make_prompt([1], index) for index in range(SAMPLES_PER_STEP)], 0, 0, shuffle=False)
-    supply = SampleSupply(actors, restarts, print)
+    supply = SampleSupply(actors, restarts or Restarts(0), print)
     gate = StalenessGate(max_lag=max_lag, end_step=steps)
     loop = TrainingLoop(
         actors.learner,

@@ -6,7 +6,13 @@ import pytest
 
 from support.training import make_config
 from tokbridge.errors import InvalidConfigError, RolloutFailedError
-from tokbridge_trainer.rollout.vllm_arguments import check_ending, engine_arguments, sample_seed, sampling_arguments
+from tokbridge_trainer.rollout.vllm_arguments import (
+    TRANSFER_BACKEND,
+    check_ending,
+    engine_arguments,
+    sample_seed,
+    sampling_arguments,
+)
 from tokbridge_trainer.samples import SampleKey
 
 STOPS = frozenset({7, 8})
@@ -38,12 +44,23 @@ def test_engine_arguments_follow_the_configuration():
     assert (arguments["gpu_memory_utilization"], arguments["max_num_seqs"], arguments["block_size"]) == (0.5, 64, 32)
     assert arguments["max_model_len"] == config.max_prompt_tokens + config.max_response_tokens
     assert arguments["enforce_eager"] is True
+    assert arguments["weight_transfer_config"] == {"backend": TRANSFER_BACKEND}
 
 
 def test_what_is_not_configured_is_left_to_vllm():
     arguments = engine_arguments(vllm_config(), "folder")
     assert "max_num_seqs" not in arguments
     assert arguments["generation_config"] == "vllm", "the model's own sampling defaults must not be read"
+
+
+def test_broadcasts_are_asked_for_by_vllms_own_name():
+    config = vllm_config(
+        rollout={"vllm": {"weight_transfer": "nccl", "tensor_parallel_size": 2}},
+        ray={"rollout_gpus": 2, "learner_gpus": 1},
+    )
+    assert engine_arguments(config, "folder")["weight_transfer_config"] == {"backend": "nccl"}
+    assert config.rollout.ranks_per_broadcast_engine == 2
+    assert vllm_config().rollout.ranks_per_broadcast_engine == 0
 
 
 def test_sampling_is_the_configured_one_and_only_the_students_stop_tokens_end_a_response():
@@ -105,6 +122,7 @@ def test_any_other_ending_is_refused(token_ids, reason):
         ({"rollout": {"vllm": {"tensor_parallel_size": 4}}, "ray": {"rollout_gpus": 2}}, "rollout_gpus"),
         ({"rollout": {"vllm": {"engine_args": {"max_model_len": 4}}}}, "rollout.vllm"),
         ({"rollout": {"vllm": {"engine_args": {"speculative_config": {}}}}}, "forbidden"),
+        ({"rollout": {"vllm": {"weight_transfer": "nccl"}}}, "whole GPUs"),
         ({"rollout": {"backend": "sglang"}}, "rollout.backend"),
     ],
 )

@@ -51,9 +51,15 @@ class ActorFactories:
 class Actors:
     """The actors of one run. Feed and workers can be replaced; who holds a handle asks here for the present one."""
 
-    def __init__(self, factories: ActorFactories, num_workers: int) -> None:
-        """Start all of them."""
+    def __init__(self, factories: ActorFactories, num_workers: int, ranks_per_broadcast_engine: int = 0) -> None:
+        """Start all of them.
+
+        Args:
+            ranks_per_broadcast_engine: ranks of each worker's engine where weights are broadcast from GPU to GPU; 0:
+                they go through the object store.
+        """
         self._factories = factories
+        self._ranks_per_engine = ranks_per_broadcast_engine
         self.feed = factories.feed()
         self.learner = factories.learner()
         self.workers = [factories.worker(self.feed) for _ in range(num_workers)]
@@ -70,7 +76,26 @@ class Actors:
         teacher: TeacherDescription = _result_of_start(FEED, self.feed.connect.remote())
         for name, ref in loading.items():
             _result_of_start(name, ref)
+        if self.broadcasts_weights:
+            self._join_broadcasts()
         return teacher
+
+    @property
+    def broadcasts_weights(self) -> bool:
+        """Whether learner and engines are one group, which none can leave or enter."""
+        return self._ranks_per_engine > 0
+
+    def _join_broadcasts(self) -> None:
+        """Let learner and engines meet; each waits there for all others."""
+        ranks = self._ranks_per_engine
+        rendezvous = _result_of_start(LEARNER, self.learner.open_rendezvous.remote(1 + ranks * len(self.workers)))
+        joining = {
+            f"{ROLLOUT} {index}": worker.join_broadcasts.remote(rendezvous, 1 + ranks * index)
+            for index, worker in enumerate(self.workers)
+        }
+        joining[LEARNER] = self.learner.join_broadcasts.remote(rendezvous)
+        for name, ref in joining.items():
+            _result_of_start(name, ref)
 
     def replace_worker(self, index: int) -> ActorHandle:
         """Start another worker in the place of a lost one; it has yet to load."""
@@ -144,7 +169,8 @@ def started_actors(
         InvalidConfigError: the cluster has too few CPUs or GPUs for them.
     """
     _check_resources(config)
-    actors = Actors(_factories(config, text, checkpoint, steps_done), config.rollout.workers)
+    factories = _factories(config, text, checkpoint, steps_done)
+    actors = Actors(factories, config.rollout.workers, config.rollout.ranks_per_broadcast_engine)
     try:
         yield actors, actors.wait_until_ready()
     finally:

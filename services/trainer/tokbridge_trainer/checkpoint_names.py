@@ -47,15 +47,23 @@ class CheckpointNames:
 def snapshot_checkpoint(
     model: StudentModel, names: CheckpointNames, version: int, dtype: torch.dtype, *, keep: bool = True
 ) -> WeightSnapshot:
-    """Copy the whole bare model: parameters in the type that rollouts compute in, buffers in float32.
-
-    Sharded ones are gathered as in `snapshot_weights`: every rank must call, and one keeps what it gets.
-    """
-    tensors = gathered(merged_parameters(model), dtype, keep=keep)
-    bare = model.get_base_model() if isinstance(model, PeftModel) else model
-    tensors |= gathered(kept_buffers(bare), torch.float32, keep=keep)
-    arrays = {name: as_array(tensor) for name, tensor in names.convert(tensors).items()}
+    """Copy the whole bare model into arrays; `keep` as in `snapshot_weights`."""
+    tensors = checkpoint_tensors(model, names, dtype, torch.device("cpu"), keep=keep)
+    arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
     return WeightSnapshot(version, str(dtype).removeprefix("torch."), arrays)
+
+
+def checkpoint_tensors(
+    model: StudentModel, names: CheckpointNames, dtype: torch.dtype, device: torch.device, *, keep: bool = True
+) -> dict[str, torch.Tensor]:
+    """Copies of all that the bare model's checkpoint holds: parameters in `dtype`, buffers in float32.
+
+    Sharded ones are gathered: every rank must call, and one keeps what it gets.
+    """
+    tensors = gathered(merged_parameters(model), dtype, keep=keep, device=device)
+    bare = model.get_base_model() if isinstance(model, PeftModel) else model
+    tensors |= gathered(kept_buffers(bare), torch.float32, keep=keep, device=device)
+    return names.convert(tensors)
 
 
 def kept_buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -100,6 +100,8 @@ class TrainConfig(Section):
             raise ValueError("with rollout.backend: vllm, sampling.temperature is 0 or between 0.01 and 2")
         if vllm.tensor_parallel_size > 1 and gpus not in (0.0, vllm.tensor_parallel_size):
             raise ValueError("ray.rollout_gpus must be rollout.vllm.tensor_parallel_size: a worker's GPUs")
+        if vllm.weight_transfer == "nccl" and min(gpus, self.ray.learner_gpus) < 1.0:
+            raise ValueError("rollout.vllm.weight_transfer: nccl needs whole GPUs for learner and rollout workers")
 
     @property
     def checkpoints_dir(self) -> Path:

@@ -96,6 +96,9 @@ class VllmConfig(Section):
     """Unset: `max_prompt_tokens` + `max_response_tokens`, the least that holds every response."""
     enforce_eager: bool = False
     """Without CUDA graphs and compilation: starts sooner, writes more slowly."""
+    weight_transfer: Literal["object_store", "nccl"] = "object_store"
+    """How weights come from the learner: as arrays through Ray's object store, anywhere; or from GPU to GPU, where the
+    loss of one worker is the loss of all that are connected: training goes back to the last checkpoint."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM's `EngineArgs` by name, such as `kv_cache_dtype` or `max_num_batched_tokens`."""
 
@@ -118,6 +121,12 @@ class RolloutConfig(Section):
     """Responses that one worker writes at once: a batch of transformers' `generate`, vLLM's `max_num_seqs`.
     Unset: 32, and vLLM's own default."""
     vllm: VllmConfig = VllmConfig()
+
+    @property
+    def ranks_per_broadcast_engine(self) -> int:
+        """Ranks of each engine where weights are broadcast from GPU to GPU; 0: they are not."""
+        broadcast = self.backend == "vllm" and self.vllm.weight_transfer == "nccl"
+        return self.vllm.tensor_parallel_size if broadcast else 0
 
 
 class OptimizerConfig(Section):

@@ -18,7 +18,6 @@ from transformers import set_seed
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.checkpoint import TENSORS_FOLDER, RunState
-from tokbridge_trainer.checkpoint_names import CheckpointNames, snapshot_checkpoint
 from tokbridge_trainer.checkpoint_writing import CheckpointWriter, partial_path, write_checkpoint
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.agreement import next_symbols
@@ -28,6 +27,7 @@ from tokbridge_trainer.head import lm_head
 from tokbridge_trainer.learner_snapshot import take_snapshot
 from tokbridge_trainer.learner_state import make_optimizer, optimizer_tensors
 from tokbridge_trainer.micro_batches import rank_micro_batches
+from tokbridge_trainer.outgoing_weights import OutgoingWeights
 from tokbridge_trainer.projection import MicroBatchLoss
 from tokbridge_trainer.ranks import ONE_RANK, Ranks
 from tokbridge_trainer.sample_log import sample_lines
@@ -45,7 +45,7 @@ from tokbridge_trainer.student import (
 from tokbridge_trainer.student_module import StudentModule, examine, shard_student
 from tokbridge_trainer.student_text import StudentText, write_tokenizer_files
 from tokbridge_trainer.tensor_store import load_tensors
-from tokbridge_trainer.weights import WeightSnapshot, apply_weights, snapshot_weights, whole_tensor
+from tokbridge_trainer.weights import Rendezvous, WeightUpdate, apply_weights, snapshot_weights, whole_tensor
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,26 @@ class Learner:
             moments = optimizer_tensors(self._model, self._optimizer)
             load_tensors(moments, checkpoint / TENSORS_FOLDER, self._side_group)
         self._version = steps_done
-        self._names = CheckpointNames(config.student.model) if config.rollout.backend == "vllm" else None
+        self._outgoing = OutgoingWeights(config, self._model, self._device, ranks)
         self._checkpoints = CheckpointWriter()
 
-    def weights(self) -> WeightSnapshot:
-        """The present policy version as rollout workers take it, on the first rank; on others nothing.
+    def weights(self) -> WeightUpdate:
+        """The present policy version as rollout workers take it, on the first rank; on others nothing."""
+        return self._outgoing.take(self._version)
 
-        What is trained, or for vLLM the whole bare model.
-        """
-        dtype, keep = compute_dtype(self._config), self._ranks.is_first
-        if self._names is not None:
-            return snapshot_checkpoint(self._model, self._names, self._version, dtype, keep=keep)
-        return snapshot_weights(self._model, self._version, dtype, keep=keep)
+    def open_rendezvous(self, world_size: int) -> Rendezvous:
+        """Where learner and vLLM engines can meet, on the first rank's machine."""
+        from tokbridge_trainer.weight_broadcast import open_rendezvous  # vLLM may not be installed
+
+        return open_rendezvous(world_size)
+
+    def join_broadcasts(self, rendezvous: Rendezvous) -> None:
+        """Meet the engines there: `weights` then only announces, and `broadcast_weights` sends from GPU to GPU."""
+        self._outgoing.join_broadcasts(rendezvous)
+
+    def broadcast_weights(self) -> None:
+        """Send what `weights` has announced last; returns when all engines have it."""
+        self._outgoing.broadcast()
 
     def train_step(self, batch: StepBatch, plan: StepPlan) -> StepResult:
         """One optimizer step. A batch without samples changes nothing but counts as a step.

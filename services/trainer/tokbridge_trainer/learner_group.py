@@ -28,7 +28,7 @@ from tokbridge_trainer.samples import StepBatch
 from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.step_metrics import Metrics
 from tokbridge_trainer.student_text import StudentText
-from tokbridge_trainer.weights import WeightSnapshot
+from tokbridge_trainer.weights import Rendezvous, WeightUpdate
 
 _FOLDER = ".ray_train"
 """Below the run's folder; Ray Train insists on one that all nodes see."""
@@ -58,9 +58,21 @@ class LearnerGroup:
         self._running = ThreadPoolExecutor(1, "ray-train").submit(trainer.fit)
         self._answer()
 
-    def weights(self) -> WeightSnapshot:
+    def weights(self) -> WeightUpdate:
         """As `Learner.weights`."""
         return self._call("weights")
+
+    def open_rendezvous(self, world_size: int) -> Rendezvous:
+        """As `Learner.open_rendezvous`."""
+        return self._call("open_rendezvous", world_size)
+
+    def join_broadcasts(self, rendezvous: Rendezvous) -> None:
+        """As `Learner.join_broadcasts`."""
+        return self._call("join_broadcasts", rendezvous)
+
+    def broadcast_weights(self) -> None:
+        """As `Learner.broadcast_weights`."""
+        return self._call("broadcast_weights")
 
     def train_step(self, batch: StepBatch, plan: StepPlan) -> StepResult:
         """As `Learner.train_step`."""

@@ -30,7 +30,7 @@ Reference = Any
 
 
 class LearnerLostError(Exception):
-    """The learner's process is gone, and with it all steps since the last checkpoint."""
+    """The learner's process is gone, or its group for broadcasts, and with it all steps since the last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class SampleSupply:
         self._weights_ref = weights_ref
         for worker in self._actors.workers:
             self._watch(worker, worker.set_weights.remote(weights_ref))
+        if self._actors.broadcasts_weights:
+            self._watch(self._actors.learner, self._actors.learner.broadcast_weights.remote())
 
     def order(self, step: int, work: Work) -> None:
         """Start a step's samples without waiting for them."""
@@ -177,7 +179,8 @@ class SampleSupply:
         if lost in self._replaced:
             return
         workers = [actor_id(worker) for worker in self._actors.workers]
-        if lost not in (actor_id(self._actors.feed), *workers):
+        replaceable = [] if self._actors.broadcasts_weights else workers
+        if lost not in (actor_id(self._actors.feed), *replaceable):
             raise LearnerLostError(str(error)) from error
         self._replaced.add(lost)
         if lost in workers:

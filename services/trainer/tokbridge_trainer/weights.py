@@ -19,6 +19,8 @@ _BITS = {torch.float32: torch.float32, torch.bfloat16: torch.int16, torch.float1
 """numpy has no bfloat16: such parameters travel as their bits."""
 
 
+_CPU = torch.device("cpu")
+
 WeightArray = NDArray[np.float32] | NDArray[np.int16]
 
 
@@ -31,6 +33,34 @@ class WeightSnapshot:
     dtype: str
     """Of the arrays that hold bits."""
     arrays: dict[str, WeightArray]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters, by name."""
+        return {name: array.shape for name, array in self.arrays.items()}
+
+
+@dataclass(frozen=True)
+class WeightManifest:
+    """What a broadcast from GPU to GPU is about to carry, in this order."""
+
+    version: int
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+
+
+WeightUpdate = WeightSnapshot | WeightManifest
+"""A policy version on its way: its parameters, or word of them."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where learner and engines meet to form a group for broadcasts."""
+
+    address: str
+    port: int
+    world_size: int
+    """The learner, as rank 0, and every tensor-parallel rank of every engine."""
 
 
 def snapshot_weights(model: torch.nn.Module, version: int, dtype: torch.dtype, *, keep: bool = True) -> WeightSnapshot:
@@ -51,13 +81,15 @@ def trained_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tens
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def gathered(tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Copies in CPU memory, whole and in `dtype`, gathered one at a time; none where they are not kept."""
+def gathered(
+    tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, *, keep: bool, device: torch.device = _CPU
+) -> dict[str, torch.Tensor]:
+    """Copies, whole and in `dtype`, gathered one at a time; none where they are not kept."""
     copies: dict[str, torch.Tensor] = {}
     for name, tensor in tensors:
         whole = whole_tensor(tensor.detach().to(dtype))
         if keep:
-            copies[name] = whole.to("cpu", copy=True)
+            copies[name] = whole.to(device, copy=True)
     return copies
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokbridge_trainer.rollout.weight_check import Shapes
 from tokbridge_trainer.samples import Prompt, Sample, SampleKey
-from tokbridge_trainer.weights import WeightSnapshot
+from tokbridge_trainer.weights import WeightUpdate
 
 Sink = Callable[[Sample], None]
 
@@ -46,7 +46,7 @@ class Writer(Protocol):
         """What a whole weight update holds."""
         ...
 
-    def load(self, snapshot: WeightSnapshot) -> None:
+    def load(self, update: WeightUpdate) -> None:
         """Put a whole update in place of the present weights; nothing is being written meanwhile."""
         ...
 

@@ -19,7 +19,7 @@ from tokbridge_trainer.rollout.streaming import FinishedSamples
 from tokbridge_trainer.rollout.tasks import OnFinished, RolloutTask
 from tokbridge_trainer.rollout.weight_check import Shapes, shapes_of
 from tokbridge_trainer.student import choose_device, generate_with, load_for_rollouts
-from tokbridge_trainer.weights import WeightSnapshot, apply_weights, trained_parameters
+from tokbridge_trainer.weights import WeightSnapshot, WeightUpdate, apply_weights, trained_parameters
 
 BATCH_SIZE = 32
 """Responses of one `generate` call, where the configuration does not say."""
@@ -40,9 +40,10 @@ class TransformersWriter:
         """The trained parameters: all, or the adapters."""
         return shapes_of(trained_parameters(self._model))
 
-    def load(self, snapshot: WeightSnapshot) -> None:
+    def load(self, update: WeightUpdate) -> None:
         """Copy the trained parameters into the model."""
-        apply_weights(self._model, snapshot)
+        assert isinstance(update, WeightSnapshot), "only vLLM engines take broadcasts"
+        apply_weights(self._model, update)
 
     def write(self, tasks: Sequence[RolloutTask], on_finished: OnFinished) -> None:
         """Write one response for each task."""

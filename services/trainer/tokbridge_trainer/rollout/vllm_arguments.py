@@ -35,7 +35,7 @@ def engine_arguments(config: TrainConfig, model: str) -> dict[str, Any]:
         "gpu_memory_utilization": vllm.gpu_memory_utilization,
         "max_model_len": vllm.max_model_len or config.max_prompt_tokens + config.max_response_tokens,
         "enforce_eager": vllm.enforce_eager,
-        "weight_transfer_config": {"backend": TRANSFER_BACKEND},
+        "weight_transfer_config": {"backend": "nccl" if vllm.weight_transfer == "nccl" else TRANSFER_BACKEND},
         "worker_extension_cls": WORKER_EXTENSION,
     }
     if config.rollout.batch_size is not None:

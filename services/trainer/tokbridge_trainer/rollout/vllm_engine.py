@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokbridge.errors import InvalidConfigError, RolloutFailedError
-from tokbridge_trainer.weights import WeightArray, WeightSnapshot
+from tokbridge.errors import IncompleteWeightsError, InvalidConfigError, RolloutFailedError
+from tokbridge_trainer.weights import Rendezvous, WeightArray, WeightManifest, WeightUpdate
 
+MAX_BIASES_V2 = 1024
+"""Biases of a response that vLLM's newer model runner takes; the older one takes any number."""
 _CHUNK_BYTES = 256 << 20
 """Parameters that are handed over at once; to other ranks they are copied."""
 
@@ -32,14 +34,20 @@ class FinishedOutput:
 class VllmEngine:
     """One vLLM engine that takes and gives token ids."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        """Start; `arguments` are those of `vllm.LLM`.
+    def __init__(self, arguments: Mapping[str, Any], num_biases: int) -> None:
+        """Start.
+
+        Args:
+            arguments: those of `vllm.LLM`.
+            num_biases: entries of each response's `logit_bias`.
 
         Raises:
             InvalidConfigError: vLLM is not installed.
         """
-        # vLLM reads this when it starts: without it the engine is a process, which may outlive this one.
+        # vLLM reads its variables when it starts. Without the first the engine is a process that may outlive ours.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        if num_biases > MAX_BIASES_V2:
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         try:
             from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra of its own
         except ImportError as error:
@@ -48,6 +56,7 @@ class VllmEngine:
                 field="rollout.backend",
             ) from error
         self._llm = LLM(**arguments)
+        self._is_receiving = False
 
     def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> None:
         """Queue one response; `sampling` holds arguments of `SamplingParams`."""
@@ -78,22 +87,52 @@ class VllmEngine:
         """Forget responses; those that are finished already do not matter."""
         self._llm.llm_engine.abort_request(list(request_ids))
 
-    def replace_weights(self, snapshot: WeightSnapshot) -> None:
-        """Put a snapshot in place of all weights, label them, and forget what was computed with the old ones.
+    def join_broadcasts(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Join the learner's NCCL group, as rank `rank` and following; returns when all have joined."""
+        info = {
+            "master_address": rendezvous.address,
+            "master_port": rendezvous.port,
+            "world_size": rendezvous.world_size,
+            "rank_offset": rank,
+            "packed": True,
+        }
+        self._llm.init_weight_transfer_engine({"init_info": info})
+
+    def replace_weights(self, update: WeightUpdate) -> None:
+        """Put an update in place of all weights, label them, and forget what was computed with the old ones.
 
         Raises:
             RolloutFailedError: something is being written.
+            IncompleteWeightsError: an earlier broadcast broke off; its group cannot be used again.
         """
         if self.is_busy:
             raise RolloutFailedError("weights cannot be replaced while responses are being written")
+        if self._is_receiving:
+            raise IncompleteWeightsError(
+                "an earlier broadcast broke off: only a new engine can join a new group", version=update.version
+            )
+        self._is_receiving = isinstance(update, WeightManifest)
         self._llm.start_weight_update()
-        parts = list(chunked(snapshot.arrays, _CHUNK_BYTES))
-        for part in parts:
-            update = {"arrays": part, "dtype": snapshot.dtype, "is_last": part is parts[-1]}
-            self._llm.update_weights({"update_info": update})
-        self._llm.finish_weight_update(weight_version=str(snapshot.version))
+        for part in update_parts(update):
+            self._llm.update_weights({"update_info": part})
+        self._llm.finish_weight_update(weight_version=str(update.version))
+        self._is_receiving = False
         if not self._llm.reset_prefix_cache():
             raise RolloutFailedError("vLLM kept its prefix cache, which holds what the old weights computed")
+
+
+def update_parts(update: WeightUpdate) -> Iterator[dict[str, Any]]:
+    """An update as vLLM's transfer engines take it: arrays in parts, or what to expect of a broadcast."""
+    if isinstance(update, WeightManifest):
+        yield {
+            "names": list(update.shapes),
+            "dtype_names": [update.dtypes[name] for name in update.shapes],
+            "shapes": [list(shape) for shape in update.shapes.values()],
+        }
+        return
+    parts = list(chunked(update.arrays, _CHUNK_BYTES))
+    for part in parts:
+        yield {"arrays": part, "dtype": update.dtype, "is_last": part is parts[-1]}
 
 
 def chunked(arrays: Mapping[str, WeightArray], max_bytes: int) -> Iterator[dict[str, WeightArray]]:

@@ -77,7 +77,8 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
                 finish: vLLM lets a new update begin after a failed part, but not after a failed finish.)
         """
         tensors = ((name, as_tensor(array, update_info.dtype)) for name, array in update_info.arrays.items())
-        self._not_given -= self.model.load_weights(tensors)
+        loaded = self.model.load_weights(tensors)
+        self._not_given -= self._not_given if loaded is None else loaded  # a few models do not tell
         if update_info.is_last and self._not_given:
             raise ValueError(f"{len(self._not_given)} weights were not given, {min(self._not_given)} among them")
 

@@ -21,7 +21,7 @@ from tokbridge_trainer.rollout.tasks import OnFinished, RolloutTask
 from tokbridge_trainer.rollout.vllm_arguments import check_ending, engine_arguments, sampling_arguments
 from tokbridge_trainer.rollout.vllm_engine import FinishedOutput, VllmEngine
 from tokbridge_trainer.rollout.weight_check import Shapes
-from tokbridge_trainer.weights import WeightSnapshot
+from tokbridge_trainer.weights import Rendezvous, WeightUpdate
 
 
 class VllmWriter:
@@ -40,7 +40,7 @@ class VllmWriter:
     ) -> None:
         self._config = config
         self._stop_ids = stop_ids
-        self._forbidden_ids = np.flatnonzero(forbidden_tokens(vocabulary, stop_ids)).tolist()
+        self._forbidden_ids = forbidden_ids(vocabulary, stop_ids)
         self._engine = engine
         self._parameters = parameters
         self._version: int | None = None
@@ -55,7 +55,7 @@ class VllmWriter:
         names = CheckpointNames(config.student.model)
         with TemporaryDirectory() as folder:
             names.write_config(Path(folder))
-            engine = VllmEngine(engine_arguments(config, folder))
+            engine = VllmEngine(engine_arguments(config, folder), len(forbidden_ids(vocabulary, stop_ids)))
         return cls(config, vocabulary, stop_ids, engine, names.shapes)
 
     @property
@@ -63,10 +63,14 @@ class VllmWriter:
         """All that a checkpoint of the bare model holds."""
         return self._parameters
 
-    def load(self, snapshot: WeightSnapshot) -> None:
+    def join_broadcasts(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Meet the learner, to be sent weights from GPU to GPU."""
+        self._engine.join_broadcasts(rendezvous, rank)
+
+    def load(self, update: WeightUpdate) -> None:
         """Replace the engine's weights."""
-        self._engine.replace_weights(snapshot)
-        self._version = snapshot.version
+        self._engine.replace_weights(update)
+        self._version = update.version
 
     def write(self, tasks: Sequence[RolloutTask], on_finished: OnFinished) -> None:
         """Write one response for each task; a call that fails leaves nothing behind in the engine.
@@ -92,3 +96,8 @@ class VllmWriter:
             raise RolloutFailedError(
                 f"a response was written by weights {output.versions}, not by version {self._version} alone"
             )
+
+
+def forbidden_ids(vocabulary: ByteVocabulary, stop_ids: frozenset[int]) -> list[int]:
+    """Ids that must not be sampled."""
+    return np.flatnonzero(forbidden_tokens(vocabulary, stop_ids)).tolist()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from tokbridge.errors import IncompleteWeightsError
-from tokbridge_trainer.weights import WeightSnapshot
+from tokbridge_trainer.weights import WeightUpdate
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of parameters by name."""
@@ -18,13 +18,13 @@ def shapes_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple
     return {name: tuple(parameter.shape) for name, parameter in parameters}
 
 
-def check_whole(snapshot: WeightSnapshot, expected: Shapes) -> None:
-    """See that a snapshot holds exactly these parameters, each of its shape.
+def check_whole(update: WeightUpdate, expected: Shapes) -> None:
+    """See that an update holds exactly these parameters, each of its shape.
 
     Raises:
         IncompleteWeightsError: parameters are missing, unknown or of another shape.
     """
-    shapes = {name: array.shape for name, array in snapshot.arrays.items()}
+    shapes = update.shapes
     problems = {
         "missing": expected.keys() - shapes.keys(),
         "unknown": shapes.keys() - expected.keys(),
@@ -33,6 +33,6 @@ def check_whole(snapshot: WeightSnapshot, expected: Shapes) -> None:
     found = [f"{len(names)} {what} ({min(names)}, …)" for what, names in problems.items() if names]
     if found:
         raise IncompleteWeightsError(
-            f"weights of version {snapshot.version} do not fit this student: parameters {', '.join(found)}",
-            version=snapshot.version,
+            f"weights of version {update.version} do not fit this student: parameters {', '.join(found)}",
+            version=update.version,
         )

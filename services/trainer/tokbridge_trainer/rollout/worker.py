@@ -20,7 +20,7 @@ from tokbridge_trainer.rollout.transformers_writer import TransformersWriter
 from tokbridge_trainer.rollout.vllm_writer import VllmWriter
 from tokbridge_trainer.rollout.weight_check import check_whole
 from tokbridge_trainer.samples import Sample, split_at_stop
-from tokbridge_trainer.weights import WeightSnapshot
+from tokbridge_trainer.weights import Rendezvous, WeightUpdate
 
 
 class RolloutWorker:
@@ -42,7 +42,12 @@ class RolloutWorker:
         self._sink = sink
         self._gate = PolicyGate()
 
-    def set_weights(self, snapshot: WeightSnapshot) -> None:
+    def join_broadcasts(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Meet the learner, to be sent weights from GPU to GPU; `rank` is that of the engine's first rank."""
+        assert isinstance(self._writer, VllmWriter), "the configuration has NCCL for vLLM only"
+        self._writer.join_broadcasts(rendezvous, rank)
+
+    def set_weights(self, update: WeightUpdate) -> None:
         """Take the weights of a policy version; samples written from now on carry it.
 
         The update is checked as a whole before any of it is applied. After one that failed, `write` refuses until a
@@ -51,9 +56,9 @@ class RolloutWorker:
         Raises:
             IncompleteWeightsError: parameters are missing, unknown or of another shape.
         """
-        with self._gate.replacing(snapshot.version):
-            check_whole(snapshot, self._writer.parameters)
-            self._writer.load(snapshot)
+        with self._gate.replacing(update.version):
+            check_whole(update, self._writer.parameters)
+            self._writer.load(update)
 
     def write(self, tasks: Sequence[RolloutTask]) -> RolloutReport:
         """Write one response for each task.
