@@ -79,6 +79,13 @@ class BackendDescription:
     context_length: int
     dtype: str
     device: str
+    in_process: bool = True
+    """Whether the model runs in this process; else in workers, which hold the routing tables too."""
+
+    @property
+    def process_device(self) -> str:
+        """The device that this process itself uses."""
+        return self.device if self.in_process else "cpu"
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,10 @@ class Backend(Protocol):
 
     def score(self, jobs: Sequence[ScoreJob]) -> None:
         """All steps at once."""
+        ...
+
+    def close(self) -> None:
+        """End what the backend started; nothing runs any more."""
         ...
 
     def self_test(self) -> SelfTestReport:
