@@ -39,8 +39,9 @@ class VllmBackend:
     def __init__(self, start: Callable[[], Engine], model: str) -> None:
         self._start = start
         self._model = model
-        self._engine = start()
-        self._facts = self._engine.facts
+        self.engine = start()
+        """Another one after a restart."""
+        self._facts = self.engine.facts
         self._ledger = TableLedger()
         self._read_cache = True
         self._head_size = 0
@@ -59,7 +60,7 @@ class VllmBackend:
 
     def self_test(self) -> SelfTestReport:
         """Compare the device pass with the model's own log-probs, and scoring together or from the cache with alone."""
-        self._head_size, report = check_engine(self._engine, self._facts.dtype, self._own_tables)
+        self._head_size, report = check_engine(self.engine, self._facts.dtype, self._own_tables)
         self._read_cache = PREFIX_CACHE not in report.disabled_paths
         return report
 
@@ -89,10 +90,10 @@ class VllmBackend:
 
     def close(self) -> None:
         """End the engine."""
-        self._engine.close()
+        self.engine.close()
 
     def _begin(self, jobs: Sequence[ScoreJob]) -> dict[ScoreJob, ResponseRun]:
-        if not self._engine.alive:
+        if not self.engine.alive:
             self._restart()
         self._send_tables([job.tables for job in jobs])
         return {job: self._run(job) for job in jobs}
@@ -103,7 +104,7 @@ class VllmBackend:
             self._send_tables([job.tables])
 
         return ResponseRun(
-            self._engine,
+            self.engine,
             job.prompt_ids,
             job.plan.device_plan,
             self._ledger.key_of(job.tables),
@@ -113,9 +114,9 @@ class VllmBackend:
 
     def _send_tables(self, wanted: Sequence[DeviceTables]) -> None:
         if unused := self._ledger.unused():
-            self._engine.call_workers("tokbridge_drop_tables", unused)
+            self.engine.call_workers("tokbridge_drop_tables", unused)
         for key, tables in self._ledger.unsent(wanted).items():
-            self._engine.call_workers("tokbridge_put_tables", key, encode_tables(tables.arrays))
+            self.engine.call_workers("tokbridge_put_tables", key, encode_tables(tables.arrays))
 
     def _own_tables(self, size: int) -> str:
         """Tables of a teacher that is its own student; kept as long as the backend."""
@@ -125,8 +126,8 @@ class VllmBackend:
 
     def _restart(self) -> None:
         _log.error("the engine has stopped; starting it again")
-        self._engine.close()
-        self._engine = self._start()
+        self.engine.close()
+        self.engine = self._start()
         self._ledger.forget_all()
 
 

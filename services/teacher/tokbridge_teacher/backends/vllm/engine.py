@@ -49,8 +49,9 @@ class Engine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tokbridge-vllm", daemon=True)
         self._thread.start()
+        self._started: AsyncLLMEngine | None = None
         try:
-            self._engine = self._run(_start(arguments)).result()
+            self._started = self._run(_start(arguments)).result()
         except BaseException:
             self._end_loop()
             raise
@@ -64,7 +65,7 @@ class Engine:
     @property
     def alive(self) -> bool:
         """Whether its processes still run."""
-        return not self._engine.errored
+        return self._started is not None and not self._started.errored
 
     def submit(
         self, token_ids: NDArray[np.integer], extra: Mapping[str, Any], *, read_cache: bool
@@ -86,10 +87,17 @@ class Engine:
         return self._run(_translated(self._engine.collective_rpc(method, args=arguments))).result()
 
     def close(self) -> None:
-        """End the processes and the thread."""
-        self._run(_shut_down(self._engine)).result()
-        del self._engine  # vLLM ends it once more when it is collected, which must not wait for the interpreter's end
-        self._end_loop()
+        """End the processes and the thread, if they have not ended."""
+        if self._started is not None:
+            self._run(_shut_down(self._started)).result()
+            self._started = None  # vLLM shuts down once more as it is collected: not at the interpreter's end
+            self._end_loop()
+
+    @property
+    def _engine(self) -> AsyncLLMEngine:
+        if self._started is None:
+            raise EngineStoppedError
+        return self._started
 
     async def _encode(self, token_ids: Sequence[int], params: PoolingParams, request_id: str) -> memoryview:
         async def last_output() -> memoryview:
