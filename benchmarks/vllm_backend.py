@@ -69,14 +69,14 @@ def targets_way(folder: Path, token_ids: np.ndarray) -> tuple[Ways, Callable[[],
     from tokbridge_teacher.backends.vllm.worker_options import WorkerOptions
     from tokbridge_teacher.backends.vllm.worker_request import WorkerRequest
 
-    worker = WorkerOptions(CHUNK_ROWS, VOCABULARY, TOP_K + 1)
+    worker = WorkerOptions(CHUNK_ROWS, 4 << 30, VOCABULARY, TOP_K + 1)
     backend = load_vllm(VllmSettings(str(folder), worker, dtype="float32", step_tokens=len(token_ids) * 2, eager=True))
     engine = backend.engine
     engine.call_workers("tokbridge_put_tables", "own", encode_tables(largest_tables(VOCABULARY, VOCABULARY)))
 
     def score(content: np.ndarray) -> None:
         plan = encode_plan(plain_plan(content, TOP_K + 1))
-        request = WorkerRequest("own", len(token_ids) - 1 - len(content), plan)
+        request = WorkerRequest("own", len(token_ids) - 1 - len(content), CHUNK_ROWS, plan)
         engine.submit(token_ids, request.to_extra(), read_cache=False).result()
 
     rows = len(token_ids) - 1

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tokbridge_teacher.backends.vllm.engine_types import EngineFacts, EngineStoppedError
 from tokbridge_teacher.backends.vllm.plan_codec import decode_tables
 from tokbridge_teacher.backends.vllm.response_state import ResponseState
 from tokbridge_teacher.backends.vllm.worker_request import WorkerRequest
@@ -30,11 +31,32 @@ class StepwiseEngine:
         self.tables: dict[str, DeviceTables] = {}
         self.log: list[tuple[int, bool]] = []
 
-    def put_tables(self, key: str, data: bytes) -> None:
-        """As a worker does."""
+        self.calls: list[str] = []
+        self.alive = True
+
+    @property
+    def facts(self) -> EngineFacts:
+        return EngineFacts(4096, "float32", "cpu")
+
+    def call_workers(self, method: str, *arguments: Any) -> list[Any]:
+        """Put or drop tables, as a worker does."""
+        if not self.alive:
+            raise EngineStoppedError
+        self.calls.append(method)
+        if method == "tokbridge_drop_tables":
+            for key in arguments[0]:
+                del self.tables[key]
+            return [None]
+        assert method == "tokbridge_put_tables"
         self._forgets_tables -= 1
         if self._forgets_tables < 0:
+            key, data = arguments
             self.tables[key] = DeviceTables(decode_tables(data), "cpu")
+        return [None]
+
+    def close(self) -> None:
+        """It has ended."""
+        self.alive = False
 
     def submit(self, token_ids: np.ndarray, extra: Mapping[str, Any], *, read_cache: bool) -> Future[memoryview]:
         """Compute a response step by step."""

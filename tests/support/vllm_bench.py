@@ -17,7 +17,7 @@ from tokbridge_teacher.backends.vllm.worker_options import WorkerOptions
 
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Small: a gigabyte of keys and values."""
-WORKER = WorkerOptions(chunk_rows=48, max_student_size=1000, max_cells=600)
+WORKER = WorkerOptions(chunk_rows=48, max_chunk_bytes=1 << 28, max_student_size=1000, max_cells=600)
 STEP_TOKENS = 128
 BLOCK_TOKENS = 128
 """Of the prefix cache, on a CPU."""

@@ -8,7 +8,7 @@ from tokbridge_teacher.backends.vllm.engine_config import VllmSettings, engine_a
 from tokbridge_teacher.backends.vllm.worker_options import WorkerOptions
 from tokbridge_teacher.settings import ServeSettings
 
-WORKER = WorkerOptions(chunk_rows=7, max_student_size=99, max_cells=5)
+WORKER = WorkerOptions(chunk_rows=7, max_chunk_bytes=7 * 4 * 150, max_student_size=99, max_cells=5)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def test_every_setting_of_an_engine_reaches_it():
         "dtype": "bfloat16",
         "max_model_len": 4096,
         "max_num_batched_tokens": 1000,
+        "max_num_seqs": 256,
         "long_prefill_token_threshold": 500,
         "tensor_parallel_size": 4,
         "gpu_memory_utilization": 0.7,
@@ -45,6 +46,12 @@ def test_every_setting_of_an_engine_reaches_it():
         "additional_config": WORKER.to_config(),
         "disable_log_stats": True,
     }
+
+
+def test_the_largest_student_is_that_of_the_largest_chunk():
+    assert WORKER.largest_student(10) == 99
+    assert WORKER.largest_student(100) == 50
+    assert WORKER.largest_student(1000) == 1
 
 
 def test_a_process_uses_no_gpu_for_a_model_that_runs_elsewhere():

@@ -121,13 +121,13 @@ def _load_vllm(settings: ServeSettings) -> Backend:
     prepare_environment()
     from tokbridge_teacher.backends.vllm.loading import load_vllm  # vLLM is an extra
 
-    columns = settings.max_chunk_bytes // (4 * settings.chunk_rows)
     return load_vllm(
         VllmSettings(
             model=settings.model,
             worker=WorkerOptions(
                 chunk_rows=settings.chunk_rows,
-                max_student_size=min(settings.limits.max_vocabulary_size, columns),
+                max_chunk_bytes=settings.max_chunk_bytes,
+                max_student_size=settings.limits.max_vocabulary_size,
                 max_cells=settings.limits.max_top_k + 1,
             ),
             dtype=settings.dtype,

@@ -79,11 +79,11 @@ def test_ragged_arrays(lists):
 
 
 def test_requests_and_options_travel_in_vllms_own_fields():
-    request = WorkerRequest("pair", 4, b"plan")
+    request = WorkerRequest("pair", 4, 9, b"plan")
     assert WorkerRequest.from_extra(request.to_extra()) == request
     assert WorkerRequest.from_extra(None) is None
     assert WorkerRequest.from_extra({"another": 1}) is None
-    options = WorkerOptions(chunk_rows=2, max_student_size=3, max_cells=4)
+    options = WorkerOptions(chunk_rows=2, max_chunk_bytes=5, max_student_size=3, max_cells=4)
     assert WorkerOptions.from_config(options.to_config()) == options
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.vllm
 POISON = "<tool_call>"
 """The model's embedding of this token is NaN."""
 BLOCKS = 12
-"""Of 128 tokens each: three responses of six blocks do not fit."""
+"""Of 128 tokens each: two responses of ten blocks do not fit."""
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,13 @@ def bench(tmp_path_factory):
 @pytest.fixture(scope="module")
 def backend(bench):
     arguments = {"num_gpu_blocks_override": BLOCKS, "disable_log_stats": False, "scheduler_reserve_full_isl": False}
-    with running_backend(bench.folder, **arguments, max_model_len=BLOCKS * 128 - 1) as backend:
+    with running_backend(bench.folder, **arguments, max_model_len=(BLOCKS - 1) * 128) as backend:
         yield backend
 
 
 def test_preempted_responses_come_out_whole(bench, backend):
     before = _preemptions()
-    recorders = [bench.recorder(b"%d " % number * 20, b"%d is a number; " % number * 90) for number in range(5)]
+    recorders = [bench.recorder(b"%d " % number * 20, b"%d is a number; " % number * 250) for number in range(5)]
     backend.score([recorder.job for recorder in recorders])
     assert _preemptions() > before
     for recorder in recorders:
@@ -59,7 +59,8 @@ def test_nan_is_the_fault_of_its_response(bench, backend):
     (error,) = poisoned.errors
     assert isinstance(error, NonFiniteLogitsError)
     poison_id = bench.profile.vocabulary.token_bytes.index(POISON.encode())
-    assert error.details["position"] == poisoned.job.plan.teacher_ids.tolist().index(poison_id) + 1
+    # Attention works on tiles: the rows before it in the same tile are lost, too.
+    assert 0 < error.details["position"] <= poisoned.job.plan.teacher_ids.tolist().index(poison_id) + 1
     assert poisoned.chunks == []
     for recorder in others:
         np.testing.assert_allclose(recorder.emitted_log_probs(), bench.reference(recorder), atol=5e-5)

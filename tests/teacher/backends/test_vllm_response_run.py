@@ -35,7 +35,7 @@ class Case:
         arrays = self.tables.on_device("cpu").arrays
 
         def send() -> None:
-            engine.put_tables("pair", encode_tables(arrays))
+            engine.call_workers("tokbridge_put_tables", "pair", encode_tables(arrays))
 
         send()
         return ResponseRun(engine, self.prompt_ids, self.plan.device_plan, "pair", send, **options)

@@ -82,6 +82,10 @@ class BackendDescription:
     in_process: bool = True
     """Whether the model runs in this process; else in workers, which hold the routing tables too."""
 
+    repeat_tolerance: float = 1e-5
+    """Largest difference, in nats or probability, between two scorings of one response; more than nothing where a
+    cache or another batch rounds activations in other places."""
+
     @property
     def process_device(self) -> str:
         """The device that this process itself uses."""

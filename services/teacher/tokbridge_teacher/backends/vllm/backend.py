@@ -11,12 +11,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 
 from tokbridge.errors import InternalError, OverloadedError, TokbridgeError
-from tokbridge_teacher.backends.base import BackendDescription, ScoreJob, SelfTestReport, Steps, run_to_end
-from tokbridge_teacher.backends.vllm.engine import Engine, EngineStoppedError, ResponseRefusedError
+from tokbridge_teacher.backends.base import (
+    BackendDescription,
+    BackendLostError,
+    ScoreJob,
+    SelfTestReport,
+    Steps,
+    run_to_end,
+)
+from tokbridge_teacher.backends.vllm.engine_types import EngineStoppedError, ResponseRefusedError, TeacherEngine
 from tokbridge_teacher.backends.vllm.largest_pass import largest_tables
 from tokbridge_teacher.backends.vllm.plan_codec import encode_tables
 from tokbridge_teacher.backends.vllm.response_run import ResponseRun, Scored
-from tokbridge_teacher.backends.vllm.self_test import PREFIX_CACHE, check_engine
+from tokbridge_teacher.backends.vllm.self_test import PREFIX_CACHE, TOLERANCES, check_engine
 from tokbridge_teacher.backends.vllm.table_ledger import TableLedger
 from tokbridge_teacher.routing.device_tables import DeviceTables
 
@@ -36,7 +43,7 @@ class VllmBackend:
         model: name of the model, as shown to clients.
     """
 
-    def __init__(self, start: Callable[[], Engine], model: str) -> None:
+    def __init__(self, start: Callable[[], TeacherEngine], model: str) -> None:
         self._start = start
         self._model = model
         self.engine = start()
@@ -56,6 +63,7 @@ class VllmBackend:
             dtype=self._facts.dtype,
             device=self._facts.device,
             in_process=False,
+            repeat_tolerance=TOLERANCES[self._facts.dtype],
         )
 
     def self_test(self) -> SelfTestReport:
@@ -109,6 +117,7 @@ class VllmBackend:
             job.plan.device_plan,
             self._ledger.key_of(job.tables),
             send_again,
+            max_chunk_rows=job.max_chunk_rows,
             read_cache=self._read_cache,
         )
 
@@ -127,7 +136,10 @@ class VllmBackend:
     def _restart(self) -> None:
         _log.error("the engine has stopped; starting it again")
         self.engine.close()
-        self.engine = self._start()
+        try:
+            self.engine = self._start()
+        except (RuntimeError, ValueError) as error:
+            raise BackendLostError("vLLM does not start again; the service ends, to be started anew.") from error
         self._ledger.forget_all()
 
 

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from vllm.exceptions import VLLMError
 from vllm.platforms import current_platform
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from tokbridge_teacher.backends.vllm.engine_types import EngineFacts, EngineStoppedError, ResponseRefusedError
 from tokbridge_teacher.backends.vllm.plugin import ARCHITECTURE_VARIABLE
 from tokbridge_teacher.backends.vllm.target_pooler import TASK
 
@@ -30,17 +30,8 @@ Result = TypeVar("Result")
 _STOP_S = 30.0
 
 
-@dataclass(frozen=True)
-class EngineFacts:
-    """What an engine knows once its model is loaded."""
-
-    context_length: int
-    dtype: str
-    device: str
-
-
 class Engine:
-    """A running engine; made ready before the constructor returns."""
+    """A `TeacherEngine`; ready when the constructor returns."""
 
     def __init__(self, arguments: Mapping[str, Any], architecture: str) -> None:
         """Start it with arguments of `AsyncEngineArgs`; what vLLM raises goes through."""
@@ -70,20 +61,12 @@ class Engine:
     def submit(
         self, token_ids: NDArray[np.integer], extra: Mapping[str, Any], *, read_cache: bool
     ) -> Future[memoryview]:
-        """Compute one response; cancelling the future takes it out of the engine.
-
-        The future raises `EngineStoppedError` once the engine's processes have ended, `ResponseRefusedError` where
-        vLLM does not take this one.
-        """
+        """As `TeacherEngine.submit`."""
         params = PoolingParams(task=TASK, skip_reading_prefix_cache=not read_cache, extra_kwargs=dict(extra))
         return self._run(self._encode(token_ids.tolist(), params, f"tokbridge-{next(self._numbers)}"))
 
     def call_workers(self, method: str, *arguments: object) -> list[Any]:
-        """Call a method of `TeacherWorker` in every worker, between two forward passes: what each returns.
-
-        Raises:
-            EngineStoppedError: the engine's processes have ended.
-        """
+        """As `TeacherEngine.call_workers`."""
         return self._run(_translated(self._engine.collective_rpc(method, args=arguments))).result()
 
     def close(self) -> None:
@@ -114,14 +97,6 @@ class Engine:
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)
-
-
-class EngineStoppedError(Exception):
-    """The engine's processes have ended; nothing more comes from it."""
-
-
-class ResponseRefusedError(Exception):
-    """vLLM does not compute this response; it goes on with the others."""
 
 
 async def _start(arguments: Mapping[str, Any]) -> AsyncLLMEngine:

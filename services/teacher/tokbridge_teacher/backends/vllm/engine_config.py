@@ -8,6 +8,8 @@ from typing import Any
 from tokbridge_teacher.backends.vllm.worker_options import WorkerOptions
 
 _EXTENSION = "tokbridge_teacher.backends.vllm.worker_extension.TeacherWorker"
+_MAX_RESPONSES = 256
+"""In one forward pass."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
         "dtype": settings.dtype,
         "max_model_len": settings.max_model_len,
         "max_num_batched_tokens": settings.step_tokens,
+        "max_num_seqs": min(settings.step_tokens, _MAX_RESPONSES),
         "long_prefill_token_threshold": max(1, settings.step_tokens // 2),
         "tensor_parallel_size": settings.tensor_parallel_size,
         "gpu_memory_utilization": settings.memory_fraction,

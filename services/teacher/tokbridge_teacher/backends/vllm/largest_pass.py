@@ -40,4 +40,10 @@ def largest_slice(rows: int, num_cells: int) -> PlanSlice:
 def largest_tables(teacher_size: int, student_size: int) -> TableArrays:
     """Every student column is in use, some of them by several teacher ids."""
     ids = np.arange(teacher_size, dtype=np.int32)
-    return TableArrays(ids % np.int32(student_size), ids, np.arange(2), student_size)
+    return TableArrays(
+        phi=ids % np.int32(student_size),
+        extended=ids % 2 == 0,
+        teacher_ids_by_rank=ids,
+        byteless_ids=np.arange(2),
+        student_size=student_size,
+    )

@@ -18,14 +18,17 @@ def load_vllm(settings: VllmSettings) -> VllmBackend:
     """A backend whose engine is ready.
 
     Raises:
-        InvalidConfigError: vLLM has no model of its own for this one.
+        InvalidConfigError: vLLM has no model of its own for this one, or does not start; its log says why.
     """
     architecture = architecture_of(settings)
     if architecture not in ModelRegistry.get_supported_archs():
         raise InvalidConfigError(
             f"vLLM has no model for the architecture {architecture!r}; use the backend huggingface.", field="model"
         )
-    return VllmBackend(partial(Engine, engine_arguments(settings), architecture), settings.model)
+    try:
+        return VllmBackend(partial(Engine, engine_arguments(settings), architecture), settings.model)
+    except (ValueError, RuntimeError) as error:
+        raise InvalidConfigError(f"vLLM does not start with {settings.model!r}: {error}", field="model") from error
 
 
 def architecture_of(settings: VllmSettings) -> str:

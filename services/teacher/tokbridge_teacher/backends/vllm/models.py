@@ -10,6 +10,9 @@ from typing import Any
 
 from torch import nn
 from vllm.config import VllmConfig
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 
 from tokbridge_teacher.backends.vllm.plugin import original_class
 from tokbridge_teacher.backends.vllm.target_pooler import TargetPooler
@@ -32,7 +35,19 @@ def __getattr__(name: str) -> type[nn.Module]:
 def _pooling_class(name: str, base: type[nn.Module]) -> type[nn.Module]:
     def initialize(self: Any, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         base.__init__(self, vllm_config=vllm_config, prefix=prefix)
+        _keep_quantised_head(self)
         self.pooler = TargetPooler(self.compute_logits, vllm_config)
 
     members = {"__init__": initialize, "__module__": __name__, "is_pooling_model": True}
     return type(name, (base,), members)
+
+
+def _keep_quantised_head(model: nn.Module) -> None:
+    """vLLM computes a pooling model's head in float32, which a quantised one cannot be: that stays as it is."""
+    modules = list(model.modules())
+    plain = (UnquantizedEmbeddingMethod, UnquantizedLinearMethod)
+    if all(isinstance(head.quant_method, plain) for head in modules if isinstance(head, ParallelLMHead)):
+        return
+    for processor in modules:
+        if isinstance(processor, LogitsProcessor):
+            processor.head_dtype = None

@@ -59,6 +59,7 @@ def encode_tables(tables: TableArrays) -> bytes:
     return pack_arrays(
         {
             "phi": tables.phi,
+            "extended": tables.extended,
             "teacher_ids_by_rank": tables.teacher_ids_by_rank,
             "byteless_ids": tables.byteless_ids,
             "student_size": size,
@@ -71,6 +72,7 @@ def decode_tables(data: bytes) -> TableArrays:
     arrays = unpack_arrays(data)
     return TableArrays(
         phi=arrays["phi"].astype(np.int32),
+        extended=arrays["extended"].astype(np.bool_),
         teacher_ids_by_rank=arrays["teacher_ids_by_rank"].astype(np.int32),
         byteless_ids=indices(arrays["byteless_ids"]),
         student_size=int(arrays["student_size"][0]),
@@ -84,6 +86,7 @@ def _encode_routes(routes: tuple[InteriorRoutes, ...]) -> Arrays:
     prefixes, prefix_lengths = join_ragged([np.frombuffer(prefix, np.uint8) for prefix in different], np.uint8)
     cells, cell_counts = join_ragged([one.cells for one in different.values()], np.int32)
     slots, _ = join_ragged([one.slots for one in different.values()], np.int64)
+    extended, _ = join_ragged([one.extended for one in different.values()], np.bool_)
     return {
         "routes.of_row": np.array([place[one.prefix] for one in routes], np.int64),
         "routes.prefixes": prefixes,
@@ -92,16 +95,23 @@ def _encode_routes(routes: tuple[InteriorRoutes, ...]) -> Arrays:
         "routes.cells": cells,
         "routes.cell_counts": cell_counts,
         "routes.slots": slots,
+        "routes.extended": extended,
     }
 
 
 def _decode_routes(arrays: Arrays) -> tuple[InteriorRoutes, ...]:
     ranks = indices(arrays["routes.ranks"])
-    prefixes = split_ragged(arrays["routes.prefixes"], arrays["routes.prefix_lengths"])
-    cells = split_ragged(arrays["routes.cells"], arrays["routes.cell_counts"])
-    slots = split_ragged(arrays["routes.slots"], ranks[:, 1] - ranks[:, 0])
+    sizes = ranks[:, 1] - ranks[:, 0]
+    columns = zip(
+        split_ragged(arrays["routes.prefixes"], arrays["routes.prefix_lengths"]),
+        ranks.tolist(),
+        split_ragged(arrays["routes.cells"], arrays["routes.cell_counts"]),
+        split_ragged(arrays["routes.slots"], sizes),
+        split_ragged(arrays["routes.extended"], sizes),
+        strict=True,
+    )
     different = [
-        InteriorRoutes(prefix.tobytes(), low, high, cell_ids.astype(np.int32), indices(places))
-        for prefix, (low, high), cell_ids, places in zip(prefixes, ranks.tolist(), cells, slots, strict=True)
+        InteriorRoutes(prefix.tobytes(), low, high, cells.astype(np.int32), indices(slots), extended.astype(np.bool_))
+        for prefix, (low, high), cells, slots, extended in columns
     ]
     return tuple(different[number] for number in arrays["routes.of_row"].tolist())

@@ -5,10 +5,10 @@ Pure but for the engine it is given; called from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,11 @@ from numpy.typing import NDArray
 from tokbridge.errors import InternalError, NonFiniteLogitsError, TokbridgeError
 from tokbridge_teacher.backends.vllm.answer_codec import AnswerStatus, WorkerAnswer, decode_answer
 from tokbridge_teacher.backends.vllm.coverage import joined, missing_stop, spans_of
+from tokbridge_teacher.backends.vllm.engine_types import TeacherEngine
 from tokbridge_teacher.backends.vllm.plan_codec import encode_plan
 from tokbridge_teacher.backends.vllm.worker_request import WorkerRequest
 from tokbridge_teacher.targets.device_plan import DevicePlan
 from tokbridge_teacher.targets.marginal import ChunkResult
-
-
-class Submits(Protocol):
-    """What a run needs of an engine."""
-
-    def submit(
-        self, token_ids: NDArray[np.integer], extra: Mapping[str, Any], *, read_cache: bool
-    ) -> Future[memoryview]:
-        """As `Engine.submit`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -50,22 +41,24 @@ class ResponseRun:
         plan: of the response that follows.
         tables_key: names its tables in the workers.
         send_tables: sends them (again).
+        max_chunk_rows: rows of a chunk of logits that it may be part of.
         read_cache: whether a prefix that the engine has computed before may be used.
     """
 
     def __init__(
         self,
-        engine: Submits,
+        engine: TeacherEngine,
         prompt_ids: NDArray[np.integer],
         plan: DevicePlan,
         tables_key: str,
         send_tables: Callable[[], None],
         *,
+        max_chunk_rows: int = sys.maxsize,
         read_cache: bool = True,
     ) -> None:
         self._engine = engine
         self._token_ids = np.concatenate([prompt_ids, plan.teacher_ids]).astype(np.int64)
-        self._request = WorkerRequest(tables_key, len(prompt_ids) - 1, encode_plan(plan))
+        self._request = WorkerRequest(tables_key, len(prompt_ids) - 1, max_chunk_rows, encode_plan(plan))
         self._num_positions = plan.num_positions
         self._send_tables = send_tables
         self._sent_again = False

@@ -31,6 +31,11 @@ class ResponseState:
         self._started = False
         self._next_position = 0
 
+    @property
+    def max_chunk_rows(self) -> int:
+        """Rows of a chunk that this response may be part of."""
+        return self._request.max_chunk_rows
+
     @cached_property
     def _plan(self) -> DevicePlan:
         return self._request.plan()

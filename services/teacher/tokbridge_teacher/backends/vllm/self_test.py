@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokbridge.errors import SelfTestFailedError, TokbridgeError
 from tokbridge_teacher.backends.base import SelfTestReport
-from tokbridge_teacher.backends.vllm.engine import Engine
+from tokbridge_teacher.backends.vllm.engine_types import TeacherEngine
 from tokbridge_teacher.backends.vllm.largest_pass import plain_plan
 from tokbridge_teacher.backends.vllm.response_run import ResponseRun
 
@@ -25,20 +25,20 @@ _PROMPT_TOKENS = 260
 """More than a block of any cache."""
 _CONTENT_TOKENS = (33, 7, 18)
 _LOW_IDS = 1000
-_TOLERANCES = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.5}
+TOLERANCES = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.5}
 """Largest tolerated difference of a log-prob, in nats, by dtype: rounding of activations."""
 
 SendTables = Callable[[int], str]
 """Sends the tables of a pair that has this many ids on either side, and gives their key."""
 
 
-def check_engine(engine: Engine, dtype: str, send_tables: SendTables) -> tuple[int, SelfTestReport]:
+def check_engine(engine: TeacherEngine, dtype: str, send_tables: SendTables) -> tuple[int, SelfTestReport]:
     """Rows of the LM head, and what was measured.
 
     Raises:
         SelfTestFailedError: the device pass or a batch does not give the model's own log-probs.
     """
-    tolerance = _TOLERANCES[dtype]
+    tolerance = TOLERANCES[dtype]
     head_size, head_error = engine.call_workers("tokbridge_check_head")[0]
     _require(head_error, tolerance, "the device pass", "the model's own log-probs")
     probe = _Probe(engine, head_size, send_tables(head_size))
@@ -54,7 +54,7 @@ def check_engine(engine: Engine, dtype: str, send_tables: SendTables) -> tuple[i
 class _Probe:
     """Random responses to one random prompt."""
 
-    def __init__(self, engine: Engine, head_size: int, tables_key: str) -> None:
+    def __init__(self, engine: TeacherEngine, head_size: int, tables_key: str) -> None:
         generator = np.random.default_rng(_SEED)
         high = min(_LOW_IDS, head_size)  # low ids are real tokens in every vocabulary
         room = engine.facts.context_length - max(_CONTENT_TOKENS)

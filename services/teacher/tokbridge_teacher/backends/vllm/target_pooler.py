@@ -63,7 +63,8 @@ class TargetPooler(Pooler):
         ]
         ends = zip(cursor.num_scheduled_tokens_cpu.tolist(), cursor.seq_lens_cpu.tolist(), strict=True)
         pieces = _pieces(hidden_states, states, list(ends))
-        for chunk in chunks_of_rows(pieces, self._options.chunk_rows):
+        chunk_rows = min([self._options.chunk_rows, *(states[piece.member].max_chunk_rows for piece in pieces)])
+        for chunk in chunks_of_rows(pieces, chunk_rows):
             self._reduce(chunk, states)
         finished = cursor.get_finished_mask()
         return [self._answer(state) if done else None for state, done in zip(states, finished, strict=True)]
@@ -97,7 +98,8 @@ class TargetPooler(Pooler):
         hidden_Ph = hidden_states[torch.arange(rows, device=hidden_states.device) % len(hidden_states)]
         logits_PV = self.logits(hidden_Ph).zero_()
         if self._reduces:
-            arrays = largest_tables(logits_PV.shape[1], self._options.max_student_size)
+            head_size = logits_PV.shape[1]
+            arrays = largest_tables(head_size, self._options.largest_student(head_size))
             tables = DeviceTables(arrays, logits_PV.device)
             marginalize(logits_PV, largest_slice(rows, self._options.max_cells), tables)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 _KEY = "tokbridge"
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,17 @@ class WorkerOptions:
 
     chunk_rows: int
     """Rows of one call of the LM head."""
+    max_chunk_bytes: int
+    """Of one chunk: rows × (teacher's head + student's vocabulary) × 4."""
     max_student_size: int
-    """Columns of the largest fold that can be asked for."""
+    """Ids of the largest student there can be."""
     max_cells: int
     """Cells a row that can be asked for."""
+
+    def largest_student(self, teacher_size: int) -> int:
+        """Ids of the largest student that still gets chunks of `chunk_rows` rows: no pass takes more memory."""
+        columns = self.max_chunk_bytes // (_FLOAT_BYTES * self.chunk_rows)
+        return max(1, min(self.max_student_size, columns - teacher_size))
 
     def to_config(self) -> dict[str, Any]:
         """As `additional_config` of an engine."""

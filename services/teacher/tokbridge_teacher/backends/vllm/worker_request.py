@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from tokbridge_teacher.backends.vllm.plan_codec import decode_plan
@@ -20,6 +20,8 @@ class WorkerRequest:
     """Names the pair's tables, which the worker was sent before."""
     first_row: int
     """Index of the token whose hidden state predicts the first content token: the last one of the prompt."""
+    max_chunk_rows: int
+    """Rows of a chunk of logits that this response may be part of."""
     plan_bytes: bytes
     """The device plan; read by the one worker that reduces, the others need it not."""
 
@@ -29,7 +31,7 @@ class WorkerRequest:
 
     def to_extra(self) -> dict[str, Any]:
         """As `extra_kwargs` of pooling parameters."""
-        return {_KEY: [self.tables_key, self.first_row, self.plan_bytes]}
+        return {_KEY: list(astuple(self))}
 
     @classmethod
     def from_extra(cls, extra: Mapping[str, Any] | None) -> WorkerRequest | None:
