@@ -7,10 +7,12 @@ uniform.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -81,3 +83,41 @@ def save_vllm_model(name: str, folder: Path, dtype: torch.dtype = torch.float32,
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(TINY_TEACHER)), encoding="utf-8")
     return folder
+
+
+def save_quantised(folder: Path, target: Path) -> Path:
+    """Write the model of `folder` into `target` as compressed tensors: 8-bit weights of its layers, by output channel;
+    activations are quantised by token as they come.
+
+    What is left in `folder` are the same weights, rounded.
+    """
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    weights, quantised = load_file(folder / "model.safetensors"), {}
+    for name, weight in weights.items():
+        quantised[name] = weight
+        if name.endswith("_proj.weight"):
+            scale = weight.abs().amax(1, keepdim=True) / 127
+            quantised[name] = (weight / scale).round().to(torch.int8)
+            quantised[name.replace("weight", "weight_scale")] = scale
+            weights[name] = quantised[name] * scale
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(quantised, target / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"quantization_config": _INT8}))
+    return target
+
+
+_BITS = {"num_bits": 8, "type": "int", "symmetric": True}
+_INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {**_BITS, "strategy": "channel", "dynamic": False},
+            "input_activations": {**_BITS, "strategy": "token", "dynamic": True},
+        }
+    },
+}

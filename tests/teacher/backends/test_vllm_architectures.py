@@ -7,7 +7,7 @@ import torch
 
 from support.backend_bench import Bench
 from support.vllm_bench import apart, running_backend
-from support.vllm_models import ARCHITECTURES, save_vllm_model
+from support.vllm_models import ARCHITECTURES, save_quantised, save_vllm_model
 from tokbridge.errors import InvalidConfigError
 
 pytestmark = pytest.mark.vllm
@@ -44,6 +44,17 @@ def test_bfloat16_is_as_near_as_its_rounding(tmp_path):
         difference = apart(bench, backend)
     print(f"largest difference, bfloat16: {difference:.2g}; self-test: {report}")
     assert difference < BFLOAT16
+
+
+def test_a_quantised_model_gives_rows_near_those_of_its_rounded_weights(tmp_path):
+    folder = save_vllm_model("qwen3", tmp_path / "rounded")
+    quantised = save_quantised(folder, tmp_path / "quantised")
+    with running_backend(quantised) as backend:
+        report = backend.self_test()
+        difference = apart(Bench(folder), backend)
+    print(f"largest difference, 8 bits: {difference:.2g}; self-test: {report}")
+    assert report.head_error < 1e-5
+    assert FLOAT32 < difference < BFLOAT16
 
 
 def test_an_architecture_that_vllm_does_not_have_is_refused(tmp_path):
