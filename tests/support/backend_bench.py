@@ -29,13 +29,14 @@ class Recorder:
         self.chunks: list[Any] = []
         self.errors: list[TokbridgeError] = []
         self.shared: int | None = None
-        self._cancel_after = cancel_after
+        self.cancel_after = cancel_after
+        """Chunks after which nobody waits any more."""
         self.assembler = RowAssembler(plan, tables)
         self.job = ScoreJob(
             prompt_ids=prompt_ids,
             plan=plan,
             tables=device_tables,
-            cancelled=lambda: self._cancel_after is not None and len(self.chunks) >= self._cancel_after,
+            cancelled=lambda: self.cancel_after is not None and len(self.chunks) >= self.cancel_after,
             emit=self.chunks.append,
             finish=self._finish,
             fail=self.errors.append,
@@ -55,6 +56,7 @@ class Bench:
     """A tiny model that is its own student."""
 
     def __init__(self, folder: Path, dtype: str = "float32") -> None:
+        self.folder = folder
         self.model = load_model(str(folder), dtype=dtype, device="cpu")
         self.profile = load_tokenizer(folder)
         self.tokenizer = ContentTokenizer(self.profile.files.tokenizer_json, self.profile.vocabulary)

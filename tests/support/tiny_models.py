@@ -82,7 +82,7 @@ def save_tiny_model(recipe: TinyRecipe, folder: Path) -> Path:
     model.generation_config = GenerationConfig(eos_token_id=[stop_id, end_of_text_id], pad_token_id=end_of_text_id)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config(recipe)), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(recipe)), encoding="utf-8")
     return folder
 
 
@@ -138,7 +138,7 @@ def _model_config(recipe: TinyRecipe, head_size: int, stop_id: int) -> Pretraine
     return Qwen3Config(**shape, tie_word_embeddings=recipe.tied)
 
 
-def _tokenizer_config(recipe: TinyRecipe) -> dict[str, object]:
+def tokenizer_config(recipe: TinyRecipe) -> dict[str, object]:
     template = CHAT_TEMPLATE.replace("OPEN", recipe.opening).replace("CLOSE", recipe.closing)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tokbridge import __version__
 from tokbridge.errors import TokbridgeError
+from tokbridge_cli.extras import MissingExtraError
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,6 @@ COMMANDS: dict[tuple[str, ...], Command] = {
 }
 # If one of these cannot be imported it is a fault, not a missing extra.
 _OWN_PACKAGES = ("tokbridge", "tokbridge_cli", "tokbridge_teacher", "tokbridge_trainer")
-
-
-class MissingExtraError(Exception):
-    """A command needs a third-party package that is not installed."""
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
@@ -77,9 +74,7 @@ def load(path: tuple[str, ...], command: Command) -> Callable[..., None]:
         missing = (error.name or "").split(".")[0]
         if missing in _OWN_PACKAGES or command.extra is None:
             raise
-        raise MissingExtraError(
-            f"`tokbridge {' '.join(path)}` needs the package {missing!r}: pip install 'tokbridge[{command.extra}]'"
-        ) from error
+        raise MissingExtraError(" ".join(path), missing, command.extra) from error
 
 
 def _options(

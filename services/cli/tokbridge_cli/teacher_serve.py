@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge_cli.extras import require
 from tokbridge_cli.settings_options import settings_of, with_options_of
 from tokbridge_teacher.observability.log_format import LogFormat, configure_logging
 from tokbridge_teacher.serve import serve
@@ -25,4 +26,6 @@ def run(
     if log_level.upper() not in logging.getLevelNamesMapping():
         raise InvalidConfigError(f"{log_level!r} is not a log level.", field="log_level")
     configure_logging(log_level, log_format)
+    if values["backend"] == "vllm":
+        require("vllm", command="teacher serve --backend vllm", extra="vllm")
     serve(settings_of(ServeSettings, values))

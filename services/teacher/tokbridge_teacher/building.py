@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tokbridge.jinja_rendering import Renderer
@@ -14,6 +15,9 @@ from tokbridge_teacher.admission import Admission, AdmissionLimits, Cost
 from tokbridge_teacher.backends.base import Backend, SelfTestReport
 from tokbridge_teacher.backends.huggingface import BackendLimits, HuggingFaceBackend
 from tokbridge_teacher.backends.model_loading import context_length, load_model
+from tokbridge_teacher.backends.vllm.engine_config import VllmSettings
+from tokbridge_teacher.backends.vllm.environment import prepare_environment
+from tokbridge_teacher.backends.vllm.worker_options import WorkerOptions
 from tokbridge_teacher.fair_pool import FairPool
 from tokbridge_teacher.model_health import ModelHealth, ModelState
 from tokbridge_teacher.observability.assembly import new_metrics, watch_service
@@ -29,6 +33,8 @@ from tokbridge_teacher.settings import ServeSettings
 from tokbridge_teacher.students import StudentRegistry, pair_compiler
 from tokbridge_teacher.workers import ServiceBounds, Workers
 
+_ENGINE_PASSES = 8
+"""Passes under way at once in each lane where the backend batches across passes and bounds its memory itself."""
 _PROMPT_GROWTH = 16
 """What a template may make of a conversation; templates add a line a message."""
 
@@ -41,6 +47,7 @@ class BuiltService:
 
     service: TeacherService
     workers: Workers
+    backend: Backend
     self_test: SelfTestReport
     repeat_error: float
     """Largest difference between two scorings of one response."""
@@ -59,12 +66,13 @@ class BuiltService:
         self.workers.scheduler.stop(grace_s)
 
     def close(self) -> None:
-        """End the threads. Only when no request is left: rows that are computed are still assembled in them."""
+        """End threads and backend. Only when no request is left: rows that are computed are still assembled in them."""
         self.service.observer.close()
         self.workers.preparers.close()
         self.workers.registrars.close()
         self.renderers.close()
         self.workers.assemblers.shutdown(wait=False, cancel_futures=True)
+        self.backend.close()
 
 
 def build_service(settings: ServeSettings) -> BuiltService:
@@ -74,14 +82,26 @@ def build_service(settings: ServeSettings) -> BuiltService:
         InvalidConfigError, InvalidVocabularyError: the model or its tokenizer cannot be used.
         SelfTestFailedError: the model or the target path does not compute what it should.
     """
-    backend = load_backend(settings)
-    self_test = backend.self_test()
-    profile = load_tokenizer(settings.model, backend.describe().head_size)
-    return build_checked_service(settings, backend, profile, self_test)
+    with ExitStack() as undo:
+        backend = load_backend(settings)
+        undo.callback(backend.close)
+        self_test = backend.self_test()
+        profile = load_tokenizer(settings.model, backend.describe().head_size)
+        built = build_checked_service(settings, backend, profile, self_test)
+        undo.pop_all()
+        return built
 
 
-def load_backend(settings: ServeSettings) -> HuggingFaceBackend:
-    """The embedded backend with its model."""
+def load_backend(settings: ServeSettings) -> Backend:
+    """The backend with its model.
+
+    Raises:
+        InvalidConfigError: there is no such model, or the backend cannot run it.
+    """
+    return _load_vllm(settings) if settings.backend == "vllm" else _load_huggingface(settings)
+
+
+def _load_huggingface(settings: ServeSettings) -> HuggingFaceBackend:
     model = load_model(
         settings.model,
         dtype=settings.dtype,
@@ -98,11 +118,35 @@ def load_backend(settings: ServeSettings) -> HuggingFaceBackend:
     )
 
 
+def _load_vllm(settings: ServeSettings) -> Backend:
+    prepare_environment()
+    from tokbridge_teacher.backends.vllm.loading import load_vllm  # vLLM is an extra
+
+    return load_vllm(
+        VllmSettings(
+            model=settings.model,
+            worker=WorkerOptions(
+                chunk_rows=settings.chunk_rows,
+                max_chunk_bytes=settings.max_chunk_bytes,
+                max_student_size=settings.limits.max_vocabulary_size,
+                max_cells=settings.limits.max_top_k + 1,
+            ),
+            dtype=settings.dtype,
+            max_model_len=settings.max_model_len,
+            step_tokens=settings.piece_tokens,
+            tensor_parallel_size=settings.tensor_parallel_size,
+            memory_fraction=settings.gpu_memory_utilization,
+            eager=settings.enforce_eager,
+            trust_remote_code=settings.trust_remote_code,
+        )
+    )
+
+
 def build_checked_service(
     settings: ServeSettings, backend: Backend, profile: TokenizerProfile, self_test: SelfTestReport
 ) -> BuiltService:
     """A service over any backend, after the check of the whole path."""
-    device = backend.describe().device
+    device = backend.describe().process_device
     metrics = new_metrics(backend.describe())
     compile_tables = pair_compiler(profile.vocabulary, settings.cache_dir, settings.max_cache_bytes)
     own_tables = compile_tables(StudentRegistration.from_profile(profile), Routing.GREEDY)
@@ -136,7 +180,7 @@ def build_checked_service(
     )
     workers.scheduler.start()
     service.serving = True
-    return BuiltService(service, workers, self_test, repeat_error, renderers, health, response)
+    return BuiltService(service, workers, backend, self_test, repeat_error, renderers, health, response)
 
 
 def _render_bounds(settings: ServeSettings) -> RenderBounds:
@@ -163,7 +207,8 @@ def _workers(settings: ServeSettings, backend: Backend, metrics: ServiceMetrics,
         health.pass_ended(failed=ended.fault is not None)
         metrics.count_pass(ended)
 
-    limits = SchedulerLimits(batch_tokens=settings.batch_tokens)
+    passes = 1 if backend.describe().in_process else _ENGINE_PASSES
+    limits = SchedulerLimits(batch_tokens=settings.batch_tokens, passes=passes)
     held = Cost(settings.max_requests, settings.max_tokens_in_flight, settings.max_result_bytes)
     registered = Cost(settings.max_registrations, settings.max_registrations)
     return Workers(

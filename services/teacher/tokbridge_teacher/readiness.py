@@ -29,7 +29,6 @@ from tokbridge_teacher.targets.planning import build_plan
 
 _PROMPT = b"Which number is the answer?"
 _RESPONSE = "The answer is 42: six times seven.\n\tNaïve? 東京 🙂".encode()
-_REPEAT_TOLERANCE = 1e-5
 _MASS_TOLERANCE = 1e-5
 
 
@@ -99,7 +98,7 @@ def check_whole_path(backend: Backend, response: SelfTestResponse) -> float:
     if not mass_error <= _MASS_TOLERANCE:
         raise SelfTestFailedError(f"A row of the self-test is off one by {mass_error:.3g}.", error=mass_error)
     difference = max(_difference(*pair) for pair in zip(first, second, strict=True))
-    if not difference <= _REPEAT_TOLERANCE:
+    if not difference <= backend.describe().repeat_tolerance:
         raise SelfTestFailedError(f"Scoring one response twice differs by {difference:.3g}.", error=difference)
     return difference
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ class SchedulerLimits:
 
     batch_tokens: int
     """Tokens of an ordinary batch; a larger response goes alone, in turn with such batches."""
+    passes: int = 1
+    """Passes under way at once in each lane."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Scheduler:
         self._clock = clock
         self._changed = threading.Condition()
         self._queues: dict[Lane, FairQueue[Ticket]] = {lane: FairQueue() for lane in Lane}
-        self._passes: dict[Lane, _Pass] = {}
+        self._passes: dict[Lane, deque[_Pass]] = {lane: deque() for lane in Lane}
         self._turns = Turns()
         self._closing = False
         self._worker = threading.Thread(target=self._work, name="tokbridge-backend", daemon=True)
@@ -148,9 +151,9 @@ class Scheduler:
         with self._changed:
             self._closing = True
             left = [*self._queued(), *self._running()]
-            for queue in self._queues.values():
-                queue.clear()
-            self._passes.clear()
+            for lane in Lane:
+                self._queues[lane].clear()
+                self._passes[lane].clear()
             self._changed.notify_all()
         for ticket in left:
             ticket.job.fail(error)
@@ -159,15 +162,16 @@ class Scheduler:
         return self._queues[Lane.LONG if ticket.num_tokens > self._limits.batch_tokens else Lane.ORDINARY]
 
     def _has_work(self) -> bool:
-        return bool(self._passes) or any(map(len, self._queues.values()))
+        return any(map(len, self._passes.values())) or any(map(len, self._queues.values()))
 
     def _queued(self) -> Iterator[Ticket]:
         for queue in self._queues.values():
             yield from queue
 
     def _running(self) -> Iterator[Ticket]:
-        for under_way in self._passes.values():
-            yield from under_way.tickets
+        for passes in self._passes.values():
+            for under_way in passes:
+                yield from under_way.tickets
 
     def _work(self) -> None:
         try:
@@ -185,28 +189,28 @@ class Scheduler:
         with self._changed:
             self._changed.wait_for(lambda: self._has_work() or self._closing)
             opened = self._open_passes()
-            passes = dict(self._passes)
-            if not passes and self._closing:
+            next_passes = {lane: passes[0] for lane, passes in self._passes.items() if passes}
+            if not next_passes and self._closing:
                 return False
         for ticket in opened:
             ticket.on_start()
-        if passes:
-            lane = self._turns.next_of(passes)
-            self._advance(lane, passes[lane])
+        if next_passes:
+            lane = self._turns.next_of(next_passes)
+            self._advance(lane, next_passes[lane])
         return True
 
     def _open_passes(self) -> list[Ticket]:
-        """Drop what nobody waits for, then begin a pass in every lane that is free and has work."""
+        """Drop what nobody waits for, then begin passes in every lane that has room and work."""
         for ticket in list(self._queued()):
             if ticket.job.cancelled():
                 self._queue_of(ticket).remove(ticket)
                 self._changed.notify_all()
         opened: list[Ticket] = []
         for lane in Lane:
-            if lane not in self._passes and (batch := self._next_batch(lane)):
+            while len(self._passes[lane]) < self._limits.passes and (batch := self._next_batch(lane)):
                 steps = self._backend.steps([ticket.job for ticket in batch])
                 self._queues[lane].take(batch)
-                self._passes[lane] = _Pass(batch, steps)
+                self._passes[lane].append(_Pass(batch, steps))
                 opened += batch
         return opened
 
@@ -215,7 +219,7 @@ class Scheduler:
         return waiting[:1] if lane is Lane.LONG else select_batch(waiting, self._limits.batch_tokens)
 
     def _advance(self, lane: Lane, under_way: _Pass) -> None:
-        """One step of the pass in `lane`.
+        """One step of the first pass in `lane`, which is then the last of it.
 
         Raises:
             BackendLostError: that was the last one.
@@ -245,5 +249,10 @@ class Scheduler:
             for ticket in under_way.tickets:
                 ticket.job.fail(fault)
         with self._changed:
-            self._passes.pop(lane, None)  # `stop` may have cleared it
+            if self._passes[lane]:  # `stop` may have cleared it
+                self._passes[lane].popleft()
             self._changed.notify_all()
+
+    def _put_last(self, lane: Lane) -> None:
+        with self._changed:
+            self._passes[lane].rotate(-1)

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _CONFIG = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+_VLLM_OPTIONS = ("tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
 
 
 class RequestLimits(BaseModel):
@@ -63,10 +64,18 @@ class ServeSettings(BaseModel):
     """HTTP port; 0 takes a free one."""
     grpc_port: int = Field(default=50051, ge=0, le=65535)
     """gRPC port; 0 takes a free one."""
+    backend: Literal["huggingface", "vllm"] = "huggingface"
+    """What runs the model: transformers in this process, or vLLM in processes of its own."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto, float32, bfloat16 or float16."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 …"""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that share every layer (vLLM)."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Part of a GPU's memory that vLLM takes."""
+    enforce_eager: bool = False
+    """Neither compile nor capture graphs (vLLM): starts sooner, runs slower."""
     max_model_len: int | None = Field(default=None, ge=2)
     """Tokens of prompt and response; none: as the model says."""
     chunk_rows: int = Field(default=256, ge=1)
@@ -122,6 +131,15 @@ class ServeSettings(BaseModel):
     max_cache_bytes: int = Field(default=1 << 30, ge=1)
     """Of that folder; tables not used for longest make room."""
     limits: RequestLimits = RequestLimits()
+
+    @model_validator(mode="after")
+    def _options_of_the_backend(self) -> ServeSettings:
+        if self.backend == "vllm" and self.device != "auto":
+            raise ValueError("device is for the backend huggingface; vLLM takes what CUDA_VISIBLE_DEVICES shows")
+        given = [name for name in _VLLM_OPTIONS if getattr(self, name) != type(self).model_fields[name].default]
+        if self.backend != "vllm" and given:
+            raise ValueError(f"{given[0]} is for the backend vllm")
+        return self
 
     @model_validator(mode="after")
     def _certificate_and_key(self) -> ServeSettings:

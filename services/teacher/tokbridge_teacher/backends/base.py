@@ -79,6 +79,17 @@ class BackendDescription:
     context_length: int
     dtype: str
     device: str
+    in_process: bool = True
+    """Whether the model runs in this process; else in workers, which hold the routing tables too."""
+
+    repeat_tolerance: float = 1e-5
+    """Largest difference, in nats or probability, between two scorings of one response; more than nothing where a
+    cache or another batch rounds activations in other places."""
+
+    @property
+    def process_device(self) -> str:
+        """The device that this process itself uses."""
+        return self.device if self.in_process else "cpu"
 
 
 @dataclass(frozen=True)
@@ -114,6 +125,10 @@ class Backend(Protocol):
 
     def score(self, jobs: Sequence[ScoreJob]) -> None:
         """All steps at once."""
+        ...
+
+    def close(self) -> None:
+        """End what the backend started; nothing runs any more."""
         ...
 
     def self_test(self) -> SelfTestReport:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -16,15 +15,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from tokbridge_teacher.backends.batching import Ids, MicroBatch
-
-
-@dataclass(frozen=True)
-class HiddenPiece:
-    """Hidden states of one response's consecutive positions."""
-
-    member: int
-    first_position: int
-    hidden_Ph: torch.Tensor
+from tokbridge_teacher.backends.row_chunks import HiddenPiece
 
 
 class HiddenStates:

@@ -17,8 +17,9 @@ from tokbridge.errors import InternalError, NonFiniteLogitsError
 from tokbridge_teacher.backends.base import BackendDescription, ScoreJob, SelfTestReport, Steps, run_to_end
 from tokbridge_teacher.backends.batching import MicroBatch, PrefixGroup, group_responses
 from tokbridge_teacher.backends.device_faults import fault_of_device
-from tokbridge_teacher.backends.hidden_states import HiddenPiece, HiddenStates
+from tokbridge_teacher.backends.hidden_states import HiddenStates
 from tokbridge_teacher.backends.lm_head import LmHead
+from tokbridge_teacher.backends.row_chunks import HiddenPiece, chunks_of_rows
 from tokbridge_teacher.backends.self_test import run_self_test
 from tokbridge_teacher.targets.marginal import marginalize
 
@@ -103,6 +104,9 @@ class HuggingFaceBackend:
         """All steps at once."""
         run_to_end(self.steps(jobs))
 
+    def close(self) -> None:
+        """Nothing to end: the model lives in this process."""
+
     def _group_steps(self, group: PrefixGroup, jobs: Sequence[ScoreJob]) -> Steps:
         members = [jobs[index] for batch in group.batches for index in batch.members]
         cache = yield from self._hidden_states.prefix(group.prefix_ids, lambda: _any_waiting(members))
@@ -129,7 +133,7 @@ class HuggingFaceBackend:
 
         parts = [part for part in piece if wanted(part)]
         chunk_rows = min([self._limits.chunk_rows, *(jobs[part.member].max_chunk_rows for part in parts)])
-        for chunk in _chunks_of_rows(parts, chunk_rows):
+        for chunk in chunks_of_rows(parts, chunk_rows):
             yield  # before a chunk, not after: the last one ends its responses without waiting for another turn
             if not any(map(wanted, chunk)):
                 continue
@@ -149,25 +153,6 @@ class HuggingFaceBackend:
         except NonFiniteLogitsError as error:
             failed.add(part.member)
             job.fail(error)
-
-
-def _chunks_of_rows(parts: Sequence[HiddenPiece], chunk_rows: int) -> list[list[HiddenPiece]]:
-    """Cut parts into chunks of at most `chunk_rows` rows, each part's rows in order."""
-    chunks: list[list[HiddenPiece]] = [[]]
-    room = chunk_rows
-    for part in parts:
-        start = 0
-        total = part.hidden_Ph.shape[0]
-        while start < total:
-            if room == 0:
-                chunks.append([])
-                room = chunk_rows
-            rows = min(room, total - start)
-            hidden_Ph = part.hidden_Ph[start : start + rows]
-            chunks[-1].append(HiddenPiece(part.member, part.first_position + start, hidden_Ph))
-            start += rows
-            room -= rows
-    return [chunk for chunk in chunks if chunk]
 
 
 def _any_waiting(jobs: Sequence[ScoreJob]) -> bool:

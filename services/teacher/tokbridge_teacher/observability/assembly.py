@@ -20,7 +20,7 @@ def new_metrics(backend: BackendDescription) -> ServiceMetrics:
     """Metrics that know their model and its device."""
     metrics = ServiceMetrics(backend.model)
     metrics.describe_build(version=__version__, backend=backend.backend, dtype=backend.dtype, device=backend.device)
-    metrics.watch_device(device_memory(backend.device))
+    metrics.watch_device(device_memory(backend.process_device))
     return metrics
 
 

@@ -7,6 +7,8 @@ Axes: V teacher ids (LM-head rows), S student ids; column S of a folded row is t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,31 +23,37 @@ MAX_INTERIOR_ENTRIES = 2_000_000
 """Entries of folded φ_r kept over all r: about 50 MB on the device."""
 
 
+@dataclass(frozen=True, eq=False)
+class TableArrays:
+    """What tables on any device are made of; small enough to be sent to a worker process."""
+
+    phi: NDArray[np.int32]
+    """[V], student id, −1: unmapped."""
+    extended: NDArray[np.bool_]
+    """[V], which tokens a student token extends."""
+    teacher_ids_by_rank: NDArray[np.int32]
+    """Teacher id of each place of the byte order."""
+    byteless_ids: NDArray[np.int64]
+    """Teacher ids without content bytes."""
+    student_size: int
+    """S."""
+
+
 class DeviceTables:
     """φ as a fold into S + 1 columns (rounded up), the byte order, and folds of φ_r made on first use."""
 
-    def __init__(
-        self,
-        phi: NDArray[np.int32],
-        extended: NDArray[np.bool_],
-        teacher_ids_by_rank: NDArray[np.int32],
-        byteless_ids: NDArray[np.int64],
-        student_size: int,
-        device: torch.device | str,
-    ) -> None:
-        """Upload φ (int32 [V], −1: unmapped), which tokens a student token extends (bool [V]), the byte order (int32,
-        rank → id) and the byteless teacher ids.
-        """
+    def __init__(self, arrays: TableArrays, device: torch.device | str) -> None:
+        self.arrays = arrays
         self.device = torch.device(device)
-        self.teacher_size = len(phi)
-        self.student_size = student_size
-        num_columns = -(-(student_size + 1) // COLUMN_BLOCK) * COLUMN_BLOCK
-        self.fold = Fold(phi, num_columns, self.device)
-        unmapped = np.setdiff1d(np.flatnonzero(phi < 0), byteless_ids)
+        self.teacher_size = len(arrays.phi)
+        self.student_size = arrays.student_size
+        num_columns = -(-(self.student_size + 1) // COLUMN_BLOCK) * COLUMN_BLOCK
+        self.fold = Fold(arrays.phi, num_columns, self.device)
+        unmapped = np.setdiff1d(np.flatnonzero(arrays.phi < 0), arrays.byteless_ids)
         self.unmapped_ids = torch.as_tensor(unmapped, device=self.device)
-        self.extended = torch.as_tensor(extended.astype(np.float32), device=self.device)
+        self.extended = torch.as_tensor(arrays.extended.astype(np.float32), device=self.device)
         """float32 [V], 1 or 0: summing its tokens' masses is one product."""
-        self.ids_by_rank = torch.as_tensor(teacher_ids_by_rank.astype(np.int64), device=self.device)
+        self.ids_by_rank = torch.as_tensor(arrays.teacher_ids_by_rank.astype(np.int64), device=self.device)
         self._interior: BoundedCache[bytes, Fold] = BoundedCache(
             MAX_INTERIOR_ENTRIES, lambda fold: fold.num_inputs + 64
         )

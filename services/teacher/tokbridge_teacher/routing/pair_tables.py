@@ -20,7 +20,7 @@ from tokbridge.modes import Routing
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.bounded_cache import BoundedCache
 from tokbridge_teacher.routing.byte_order import ByteOrder, extended_by
-from tokbridge_teacher.routing.device_tables import DeviceTables
+from tokbridge_teacher.routing.device_tables import DeviceTables, TableArrays
 from tokbridge_teacher.routing.disk_cache import DEFAULT_CACHE_BYTES, CompiledRoutes, RoutingCache, pair_key
 from tokbridge_teacher.routing.interior_routes import InteriorRoutes
 from tokbridge_teacher.routing.router import UNMAPPED, Router
@@ -85,7 +85,7 @@ class PairTables:
     def on_device(self, device: torch.device | str) -> DeviceTables:
         """The same tables as tensors on `device`; build once per device and keep."""
         order = self.teacher_order.ids_by_rank
-        return DeviceTables(self.phi, self.extended, order, self.byteless_ids, self.student.size, device)
+        return DeviceTables(TableArrays(self.phi, self.extended, order, self.byteless_ids, self.student.size), device)
 
 
 def compile_pair(

@@ -20,9 +20,10 @@ from tokbridge_teacher.routing.pair_tables import PairTables
 from tokbridge_teacher.targets.answers import Answers
 from tokbridge_teacher.targets.cell_rows import CellRows, KnownCells, Moves, TruncatedRows, truncate
 from tokbridge_teacher.targets.chain import chain_masses
+from tokbridge_teacher.targets.device_plan import Int64Array
 from tokbridge_teacher.targets.lookahead import Lookahead
 from tokbridge_teacher.targets.marginal import ChunkResult
-from tokbridge_teacher.targets.plan import Int64Array, ResponsePlan
+from tokbridge_teacher.targets.plan import ResponsePlan
 from tokbridge_teacher.targets.row_block import RowBlock, split_at
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokbridge.errors import InternalError, NonFiniteLogitsError
 from tokbridge_teacher.routing.device_tables import DeviceTables
 from tokbridge_teacher.routing.interior_routes import InteriorRoutes
-from tokbridge_teacher.targets.plan import Int64Array, PlanSlice, RowGroup
+from tokbridge_teacher.targets.device_plan import Int64Array, PlanSlice, RowGroup
 from tokbridge_teacher.targets.reductions import block_sum, top_columns
 from tokbridge_teacher.targets.row_block import RowBlock
 

@@ -20,8 +20,9 @@ from tokbridge_teacher.routing.router import UNMAPPED
 from tokbridge_teacher.segmentation import Segmentation
 from tokbridge_teacher.targets.alignment import Alignment, align
 from tokbridge_teacher.targets.chain import Candidate, Chain, find_candidates
+from tokbridge_teacher.targets.device_plan import Int64Array, PrefixQueries, RowGroup
 from tokbridge_teacher.targets.options import ScoringOptions
-from tokbridge_teacher.targets.plan import Int64Array, PrefixQueries, ResponsePlan, RowGroup
+from tokbridge_teacher.targets.plan import ResponsePlan
 
 MAX_LOOKAHEAD_TOKENS = 4
 """Teacher tokens that a looked-ahead string holds at most (spec §5b)."""

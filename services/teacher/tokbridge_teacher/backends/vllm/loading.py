@@ -1,0 +1,52 @@
+"""Starts the backend: finds the model's architecture, refuses what vLLM could not run as it is, starts the engine."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from transformers import AutoConfig
+from vllm import ModelRegistry
+
+from tokbridge.errors import InvalidConfigError
+from tokbridge_teacher.backends.model_loading import find_gguf_file
+from tokbridge_teacher.backends.vllm.backend import VllmBackend
+from tokbridge_teacher.backends.vllm.engine import Engine
+from tokbridge_teacher.backends.vllm.engine_config import VllmSettings, engine_arguments
+
+
+def load_vllm(settings: VllmSettings) -> VllmBackend:
+    """A backend whose engine is ready.
+
+    Raises:
+        InvalidConfigError: vLLM has no model of its own for this one, or does not start; its log says why.
+    """
+    architecture = architecture_of(settings)
+    if architecture not in ModelRegistry.get_supported_archs():
+        raise InvalidConfigError(
+            f"vLLM has no model for the architecture {architecture!r}; use the backend huggingface.", field="model"
+        )
+    try:
+        return VllmBackend(partial(Engine, engine_arguments(settings), architecture), settings.model)
+    except (ValueError, RuntimeError) as error:
+        raise InvalidConfigError(f"vLLM does not start with {settings.model!r}: {error}", field="model") from error
+
+
+def architecture_of(settings: VllmSettings) -> str:
+    """The architecture that the model's `config.json` names.
+
+    Raises:
+        InvalidConfigError: there is no such model, or vLLM reads nothing of its kind.
+    """
+    if find_gguf_file(settings.model) is not None:
+        raise InvalidConfigError(
+            f"{settings.model!r} is a GGUF file, which the backend vllm does not read; use the backend huggingface.",
+            field="model",
+        )
+    try:
+        config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidConfigError(f"No model can be loaded from {settings.model!r}: {error}", field="model") from error
+    architectures = config.architectures or []
+    if len(architectures) != 1:
+        raise InvalidConfigError(f"{settings.model!r} does not name one architecture.", field="model")
+    return architectures[0]

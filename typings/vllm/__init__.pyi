@@ -1,0 +1,47 @@
+"""What this repository uses of vLLM, so that types are checked where vLLM is not installed. Partial."""
+
+from collections.abc import AsyncIterator, Set
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.config import ModelConfig
+
+class AsyncEngineArgs:
+    def __init__(self, **arguments: Any) -> None: ...
+
+class PoolingParams:
+    extra_kwargs: dict[str, Any] | None
+    def __init__(
+        self, *, task: str, skip_reading_prefix_cache: bool, extra_kwargs: dict[str, Any] | None = None
+    ) -> None: ...
+
+class PoolingOutput:
+    data: torch.Tensor
+
+class PoolingRequestOutput:
+    finished: bool
+    outputs: PoolingOutput
+
+class AsyncLLMEngine:
+    model_config: ModelConfig
+    errored: bool
+    @classmethod
+    def from_engine_args(cls, engine_args: AsyncEngineArgs) -> AsyncLLMEngine: ...
+    def encode(
+        self, prompt: dict[str, Any], pooling_params: PoolingParams, request_id: str
+    ) -> AsyncIterator[PoolingRequestOutput]: ...
+    async def collective_rpc(self, method: str, timeout: float | None = None, args: tuple[object, ...] = ()) -> Any: ...
+    def shutdown(self) -> None: ...
+
+class RegisteredModel:
+    def load_model_cls(self) -> type[nn.Module]: ...
+
+class _ModelRegistry:
+    models: dict[str, RegisteredModel]
+    def get_supported_archs(self) -> Set[str]: ...
+    def register_model(self, model_arch: str, model_cls: str) -> None: ...
+
+ModelRegistry: _ModelRegistry
+
+def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,5 @@
+import torch
+from torch import nn
+
+class LogitsProcessor(nn.Module):
+    head_dtype: torch.dtype | None

@@ -1,0 +1,4 @@
+class _Platform:
+    device_type: str
+
+current_platform: _Platform
