@@ -36,6 +36,7 @@ from support.real_tokenizers import real_tokenizer_folder
 from support.requests_for import request_for
 from tokbridge.registration import StudentRegistration
 from tokbridge.tokenizer_profile import load_tokenizer
+from tokbridge.v1 import teacher_pb2
 from tokbridge_teacher.building import build_service
 from tokbridge_teacher.protocols.messages import score_messages
 from tokbridge_teacher.segmentation import ContentTokenizer
@@ -96,8 +97,9 @@ class Sent:
         """Score `text` and count what comes."""
         request = request_for(load_tokenizer(real_tokenizer_folder(STUDENT), STUDENT_HEAD), text, mass=0.0)
         started = time.perf_counter()
-        async for message in score_messages(service, student_id, request):
-            self.bytes += message.ByteSize()
+        async for serialized in score_messages(service, student_id, request):
+            self.bytes += len(serialized)
+            message = teacher_pb2.ScoreResponse.FromString(serialized)
             self.rows += len(message.rows.cases)
             self.content_tokens += message.trailer.content_tokens
         self.seconds = time.perf_counter() - started

@@ -39,10 +39,12 @@ from _loss_inputs import CELLS, VOCABULARY, LossInputs, make_targets, peak_memor
 from support.training import make_sample, score
 from tokbridge.targets import RowCase, TargetRows
 from tokbridge_trainer.config_sections import LossConfig
-from tokbridge_trainer.head import HeadForm, decoder_of, lm_head
+from tokbridge_trainer.head import lm_head
+from tokbridge_trainer.packed_attention import allow_packing, hidden_states
+from tokbridge_trainer.packing import lay_out, sequence_ids
 from tokbridge_trainer.projection import MicroBatchLoss
 from tokbridge_trainer.samples import ScoredSample
-from tokbridge_trainer.student_module import Forward, StudentModule
+from tokbridge_trainer.student_module import Forward, StudentModule, examine
 from tokbridge_trainer.target_tensors import TargetTensors
 
 HIDDEN = 64
@@ -64,7 +66,9 @@ def make_student() -> PreTrainedModel:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
+    allow_packing(model)
+    return model
 
 
 def make_scored(tokens: int) -> ScoredSample:
@@ -92,25 +96,28 @@ def make_scored(tokens: int) -> ScoredSample:
 class Bench:
     """A student and one scored response; each case is a forward and a backward pass over it."""
 
-    model: PreTrainedModel
+    student: StudentModule
+    forward: Forward
     scored: ScoredSample
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The student's own."""
+        return self.student.model
 
     def run(self, case: str, chunk_rows: int | None = None) -> None:
         """`fused`: the learner's own code; `gathered`, `jsd`: the same hidden states, then a dense loss."""
         self.model.zero_grad(set_to_none=True)
         if case == "fused":
-            tokens = float(self.scored.sample.num_response_tokens)
-            forward = Forward(torch.float32, HeadForm(1.0, None), packed=False)
-            loss = MicroBatchLoss(StudentModule(self.model), forward, LossConfig(chunk_rows=chunk_rows), seed=0)
-            loss.rows([self.scored], beta=0.5, normalizer=tokens)
+            loss = MicroBatchLoss(self.student, self.forward, LossConfig(chunk_rows=chunk_rows), seed=0)
+            loss.rows([self.scored], beta=0.5, normalizer=float(self.scored.sample.num_response_tokens))
             return
         self._dense_loss(case).backward()
 
     def _dense_loss(self, case: str) -> Tensor:
-        sample = self.scored.sample
-        ids = np.concatenate([sample.prompt.token_ids, sample.token_ids]).astype(np.int64)
-        hidden_LH = decoder_of(self.model)(input_ids=torch.from_numpy(ids)[None], use_cache=False).last_hidden_state[0]
-        hidden_RH = hidden_LH[PROMPT - 1 : -1]
+        sequences = [sequence_ids(self.scored.sample)]
+        tokens = lay_out(sequences, packed=self.forward.packed, device=torch.device("cpu"))
+        hidden_RH = hidden_states(self.model, tokens, torch.float32)[PROMPT - 1 : -1]
         targets = TargetTensors.from_rows([self.scored.rows])
         inputs = LossInputs(hidden_RH, lm_head(self.model).weight, targets)
         return gathered_loss(inputs) if case == "gathered" else dense_jsd(inputs, self.teacher_logits_RV)
@@ -132,7 +139,8 @@ def _teacher_logits(rows: int) -> Tensor:
 
 def make_bench(tokens: int) -> Bench:
     """Everything that is there before a step."""
-    return Bench(make_student(), make_scored(tokens))
+    student = StudentModule(make_student())
+    return Bench(student, examine(student, torch.float32, packing=True), make_scored(tokens))
 
 
 def peak_here(case: str, tokens: int, chunk_rows: int | None) -> int:

@@ -68,7 +68,7 @@ PUBLIC = {
     "tokbridge.errors": {"TokbridgeError": []},
     "tokbridge_trainer.target_tensors": {
         "TargetTensors": [],
-        "TargetTensors.from_rows": ["responses", "whitespace", "generator", "device"],
+        "TargetTensors.from_rows": ["responses", "whitespace", "generators", "device"],
         "TargetTensors.predictor_index": ["self", "first_columns_B", "width"],
         "WhitespaceRule": [],
     },
