@@ -38,7 +38,7 @@ def unpack_cells(cells: NDArray[np.uint32], id_bits: int) -> tuple[NDArray[np.in
     """Ids and log-probabilities [C], the latter at most 0."""
     codes = cells & np.uint32(_no_mass(id_bits))
     steps = codes.astype(np.float32) / np.float32(_last_step(id_bits))
-    log_probs = np.float32(LOWEST_LOG_PROB) * steps * steps
+    log_probs = (np.float32(LOWEST_LOG_PROB) * steps * steps).astype(np.float32, copy=False)
     log_probs[codes == _no_mass(id_bits)] = -np.inf
     return (cells >> np.uint32(32 - id_bits)).astype(np.int32), log_probs
 

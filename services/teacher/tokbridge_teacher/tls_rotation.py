@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
@@ -68,8 +68,10 @@ def _version_or_none(path: Path) -> FileVersion | None:
 def grpc_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     """For a gRPC server."""
     rotation = Rotation(tls, ServerTls.grpc_certificates)
+    # None means no change, which the stubs of grpcio leave out.
+    fetch: Callable[[], Any] = rotation.refreshed
     return grpc.dynamic_ssl_server_credentials(
-        rotation.current, rotation.refreshed, require_client_authentication=tls.client_ca is not None
+        rotation.current, fetch, require_client_authentication=tls.client_ca is not None
     )
 
 

@@ -38,7 +38,7 @@ class Restarts:
 
     def metrics(self) -> dict[str, float]:
         """Restarts so far, by kind of actor."""
-        totals = dict.fromkeys((LEARNER, FEED, ROLLOUT), 0.0)
+        totals: dict[str, float] = dict.fromkeys((LEARNER, FEED, ROLLOUT), 0.0)
         for (kind, _), count in self._counts.items():
             totals[kind] += count
         return {f"restarts/{kind}": total for kind, total in totals.items()}
