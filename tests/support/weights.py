@@ -24,7 +24,7 @@ def another_model(config: TrainConfig, seed: int = 0) -> PreTrainedModel:
     model = own_model(config)
     torch.manual_seed(seed)
     for parameter in model.parameters():
-        if parameter.ndim == 2:
+        if parameter.ndim >= 2:
             torch.nn.init.normal_(parameter, std=0.25)
         else:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)

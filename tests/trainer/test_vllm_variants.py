@@ -1,12 +1,14 @@
-"""Weight updates of engines built otherwise: embedding and LM head in one, two ranks, compiled. An engine each."""
+"""Weight updates of other engines: embedding and LM head in one, two ranks, compiled, other architectures."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from support.tiny_models import TINY_STUDENT_FOR_VLLM, save_tiny_model
 from support.training import make_config
+from support.vllm_models import ARCHITECTURES, save_vllm_model
 from support.weights import another_model, own_model
 from tokbridge_trainer.checkpoint_names import CheckpointNames, snapshot_checkpoint
 from tokbridge_trainer.rollout.tasks import RolloutTask
@@ -20,21 +22,21 @@ from tokbridge_trainer.weights import snapshot_weights
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 ENGINE = {"enforce_eager": True, "engine_args": {"kv_cache_memory_bytes": 64 << 20}}
-VARIANTS = {
-    "tied": ({"tied": True}, {}),
-    "two ranks": ({}, {"tensor_parallel_size": 2}),
-    "compiled": ({}, {"enforce_eager": False}),
+SHAPES = {
+    "tied": (partial(save_tiny_model, replace(TINY_STUDENT_FOR_VLLM, tied=True)), {}),
+    "two ranks": (partial(save_tiny_model, TINY_STUDENT_FOR_VLLM), {"tensor_parallel_size": 2}),
+    "compiled": (partial(save_tiny_model, TINY_STUDENT_FOR_VLLM), {"enforce_eager": False}),
 }
+VARIANTS = SHAPES | {name: (partial(save_vllm_model, name), {}) for name in ARCHITECTURES if name != "qwen3"}
 
 
 @pytest.fixture(params=VARIANTS, ids=str)
 def variant(request, tmp_path, monkeypatch):
     vllm_distributed = pytest.importorskip("vllm.distributed")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    model, engine = VARIANTS[request.param]
-    folder = save_tiny_model(replace(TINY_STUDENT_FOR_VLLM, **model), tmp_path / "student")
+    save, engine = VARIANTS[request.param]
     yield make_config(
-        folder,
+        save(tmp_path / "student"),
         max_response_tokens=16,
         sampling={"temperature": 0.0},
         rollout={"backend": "vllm", "vllm": ENGINE | engine},

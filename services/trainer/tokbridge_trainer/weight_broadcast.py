@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMissingImports]
+from vllm.distributed.weight_transfer.base import (
     ParamMeta,
     WeightSource,
 )
-from vllm.distributed.weight_transfer.factory import (  # pyright: ignore[reportMissingImports]
-    WeightTransferTrainerFactory,
-)
-from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo  # pyright: ignore[reportMissingImports]
-from vllm.utils.network_utils import get_ip, get_open_port  # pyright: ignore[reportMissingImports]
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.utils.network_utils import get_ip, get_open_port
 
 from tokbridge_trainer.weights import Rendezvous, WeightManifest
 

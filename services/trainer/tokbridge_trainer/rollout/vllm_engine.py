@@ -49,7 +49,7 @@ class VllmEngine:
         if num_biases > MAX_BIASES_V2:
             os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         try:
-            from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra of its own
+            from vllm import LLM  # an extra of its own
         except ImportError as error:
             raise InvalidConfigError(
                 "rollout.backend: vllm needs vLLM in the trainer's environment: pip install 'tokbridge[vllm]'",
@@ -60,8 +60,8 @@ class VllmEngine:
 
     def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> None:
         """Queue one response; `sampling` holds arguments of `SamplingParams`."""
-        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
-        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         parameters = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **sampling)
         self._llm.llm_engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, parameters)
