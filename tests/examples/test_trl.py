@@ -1,9 +1,15 @@
 """The TRL trainer against a real service and the installed TRL: its loss over accumulated micro-batches, its logs, its
 evaluation, and that it learns."""
 
+import ast
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from datasets import Dataset
+from transformers import AutoModelForCausalLM
 
 from support.example_programs import CONVERSATIONS, EXAMPLES, load_file, loss_from_logits
 from tokbridge.client import BlockingTeacherClient, TeacherClient
@@ -97,3 +103,21 @@ def test_the_loss_falls_and_an_evaluation_gives_one_too(make_trainer):
     assert len(losses) == 16
     assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
     assert trainer.evaluate()["eval_loss"] < before
+
+
+@pytest.mark.nightly
+def test_the_program_runs_on_two_processes(teacher_address, tiny_student, tmp_path):
+    """As `accelerate launch` starts it: each process scores its own responses, gradients are averaged over both."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"messages": messages}) for messages in CONVERSATIONS * 16))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1"]
+    options = {"teacher": teacher_address, "student": tiny_student, "prompts": prompts, "output": tmp_path / "out"}
+    limits = ["--steps=2", "--max-new-tokens=8"]
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    program = str(EXAMPLES / "trl" / "train.py")
+    command = [*launch, "--mixed_precision=no", "--dynamo_backend=no", program, *arguments, *limits]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    logged = [ast.literal_eval(line) for line in done.stdout.splitlines() if line.startswith("{'loss'")]
+    assert len(logged) == 2
+    AutoModelForCausalLM.from_pretrained(tmp_path / "out")
