@@ -205,12 +205,12 @@ def stage_factories(
     worker: type[SlowWorker] = SlowWorker,
 ) -> ActorFactories:
     """Actors of these classes, and a feed whose teacher is slow."""
-    teacher = make_config().teacher
+    teachers, student = configured_teachers(make_config()), make_student()
     learners, workers, feeds = (actor_class(cls) for cls in (learner, worker, Feed))
     client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
     return ActorFactories(
         learner=lambda: learners.remote(stages, journal),
-        feed=lambda: feeds.remote(teacher, None, {}, ClientCredentials(), client_factory),
+        feed=lambda: feeds.remote(teachers, StudentSide(student, {}, client_factory)),
         worker=lambda feed: workers.remote(stages, journal, feed),
     )
 
