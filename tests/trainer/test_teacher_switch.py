@@ -129,3 +129,22 @@ async def test_a_teacher_whose_weight_or_fallback_changes_keeps_its_connection(s
     await switch.change(teacher_list({"t": at("old", weight=2.0)}))
     assert switch.take_events()[0] == ["the teachers are the same, rules or weights changed"]
     assert not clients["old"].is_closed
+
+
+async def test_a_key_that_would_cross_a_network_in_the_clear_is_told(switch, clients, monkeypatch):
+    monkeypatch.setenv("TEACHER_KEY", "a-secret-key")
+    await switch.change(teacher_list({"t": at("new", api_key_env="TEACHER_KEY")}))
+    events, _ = switch.take_events()
+    assert events[1].startswith("WARNING: the API key goes to new:1 without encryption")
+    assert "a-secret-key" not in str(events)
+
+
+async def test_closing_closes_those_that_leave(switch, clients):
+    clients["old"].gate.clear()
+    under_way = asyncio.create_task(switch.panel.score(sample_of(0, 0), StepTally()))
+    await becomes(lambda: clients["old"].waiting)
+    await switch.change(teacher_list({"t": at("new")}))
+    await switch.close()
+    assert clients["old"].is_closed
+    assert clients["new"].is_closed
+    assert await under_way == Resend()

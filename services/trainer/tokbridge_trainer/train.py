@@ -21,9 +21,8 @@ from tokbridge_trainer.restarts import LEARNER, Restarts
 from tokbridge_trainer.run import Run
 from tokbridge_trainer.run_data import RunData, load_data
 from tokbridge_trainer.supply import LearnerLostError
-from tokbridge_trainer.teacher_credentials import exposed_addresses
 from tokbridge_trainer.teachers.assignment import count_unrouted
-from tokbridge_trainer.teachers.listing import TeacherList, configured_teachers
+from tokbridge_trainer.teachers.listing import TeacherList, configured_teachers, exposure_warnings
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,8 @@ def _announce_teachers(teachers: TeacherList, found: dict[str, TeacherDescriptio
     for name, member in listed.items():
         label = "teacher" if len(found) == 1 else f"teacher {name}"
         show.event(f"{label}: {found[name].model} at {', '.join(member.urls)}")
-        for address in exposed_addresses(member, teachers.credentials[name]):
-            show.event(
-                f"WARNING: the API key goes to {address} without encryption; write grpcs:// and give it a certificate"
-            )
+        for warning in exposure_warnings(teachers, name):
+            show.event(warning)
 
 
 def _announce(config: TrainConfig, data: RunData, start: StartingPoint, show: ProgressDisplay) -> None:

@@ -14,7 +14,7 @@ from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.config_loading import parse_mapping, validated
 from tokbridge_trainer.config_teachers import TeachersConfig
-from tokbridge_trainer.teacher_credentials import load_credentials
+from tokbridge_trainer.teacher_credentials import exposed_addresses, load_credentials
 from tokbridge_trainer.teachers.assignment import check_columns
 
 
@@ -60,6 +60,17 @@ def parse_list(content: bytes, path: Path, carried: frozenset[str]) -> TeacherLi
     teachers = validated(TeachersConfig, parse_mapping(content, path))
     check_columns(teachers, carried)
     return _with_credentials(teachers, path.parent)
+
+
+def exposure_warnings(teachers: TeacherList, name: str) -> list[str]:
+    """A line for each address of a teacher to which its API key would go in the clear.
+
+    Raises:
+        InvalidConfigError: an address is wrong, or certificates do not fit its scheme.
+    """
+    addresses = exposed_addresses(teachers.config.members[name], teachers.credentials[name])
+    advice = "write grpcs:// and give it a certificate"
+    return [f"WARNING: the API key goes to {address} without encryption; {advice}" for address in addresses]
 
 
 def _with_credentials(teachers: TeachersConfig, folder: Path) -> TeacherList:

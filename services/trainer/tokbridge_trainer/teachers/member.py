@@ -152,9 +152,11 @@ class Member:
     async def retire(self, grace_s: float) -> None:
         """Take no more samples; close once those that were sent are answered, or after `grace_s`."""
         self._retired.set()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
-        await self.close()
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), grace_s)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Release the channels; what is under way ends with `RequestCancelledError`."""

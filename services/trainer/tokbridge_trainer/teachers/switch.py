@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import TokbridgeError
-from tokbridge_trainer.teachers.listing import TeacherList
+from tokbridge_trainer.teachers.listing import TeacherList, exposure_warnings
 from tokbridge_trainer.teachers.member import Member, StudentSide
 from tokbridge_trainer.teachers.panel import Panel
 from tokbridge_trainer.teachers.tally import Fields
@@ -62,6 +62,8 @@ class Switch:
         self._panel = Panel(teachers.config, members)
         self._changes += 1
         self._events += _changes(old.members, members) or ["the teachers are the same, rules or weights changed"]
+        for name in members.keys() - kept.keys():
+            self._events += exposure_warnings(teachers, name)
         for name, member in old.members.items():
             if name not in kept:
                 self._leave(member, teachers.config.drain_s)

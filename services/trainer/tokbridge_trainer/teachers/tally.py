@@ -78,7 +78,7 @@ class StepTally:
 
     teachers: dict[str, TeacherTally] = field(default_factory=dict)
     mixed_rows: int = 0
-    """Rows that more than one teacher was asked for and that have a target…"""
+    """Rows with a target of responses that more than one teacher scored…"""
     partial_rows: int = 0
     """…those of them that some of these teachers have no target for."""
 
