@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tokbridge.description import TeacherDescription
@@ -66,7 +66,7 @@ class Feed:
         self._traces = open_sample_traces() if traces is None else traces
         self._teachers = teachers
         self._file = file
-        self._switch = Switch(student)
+        self._switch = Switch(replace(student, traces=self._traces))
         self._steps: dict[int, StepCollector] = {}
         self._tallies: dict[int, StepTally] = {}
         self._first_arrival: dict[int, float] = {}
@@ -155,8 +155,7 @@ class Feed:
         """Ask the present teachers, and those after them if one leaves before it has answered."""
         tally = self._tallies.setdefault(sample.key.step, StepTally())
         while True:
-            with self._traces.scoring(sample.key):
-                outcome = await self._switch.panel.score(sample, tally)
+            outcome = await self._switch.panel.score(sample, tally)
             if not isinstance(outcome, Resend):
                 return outcome
 

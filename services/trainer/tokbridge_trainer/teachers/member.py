@@ -22,6 +22,7 @@ from tokbridge.registration import StudentRegistration
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 from tokbridge_trainer.config_teachers import MemberConfig
+from tokbridge_trainer.sample_traces import NoTraces, SampleTracer
 from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.teachers.tally import TeacherTally
 
@@ -69,6 +70,8 @@ class StudentSide:
     template_arguments: Mapping[str, Any]
     """Of the student's chat template, for teachers without arguments of their own."""
     client_factory: ClientFactory = make_client
+    traces: NoTraces | SampleTracer = NoTraces()  # noqa: RUF009  (a constant)
+    """Told of every question."""
 
 
 class Member:
@@ -136,7 +139,8 @@ class Member:
             async with self._slots:
                 if self.is_retired:
                     raise RequestCancelledError("the teacher left the list before the sample was sent to it")
-                result = await self._client.score(self._request(sample))
+                with self._student.traces.scoring(sample.key):
+                    result = await self._client.score(self._request(sample))
         finally:
             self._num_held -= 1
             if not self._num_held:
