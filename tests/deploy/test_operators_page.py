@@ -6,7 +6,7 @@ import pytest
 
 from support.deployment import DEPLOY, OPERATORS_PAGE, REPOSITORY, options_in, serve_options
 from tokbridge_teacher.settings import RequestLimits, ServeSettings
-from tokbridge_trainer.config_sections import TeacherConfig, TlsConfig
+from tokbridge_trainer.config_teachers import TeacherConfig, TlsConfig
 
 PAGE = OPERATORS_PAGE.read_text()
 

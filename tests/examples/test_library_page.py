@@ -65,6 +65,8 @@ PUBLIC = {
         "StudentTokenizer.registration": [],
     },
     "tokbridge.targets": {"TargetRows": [], "TargetRows.to_torch": ["self", "device"], "RowCase": [], "RowFlag": []},
+    "tokbridge.mixture": {"mix_rows": ["parts", "weights"], "Mixture": ["rows", "shares_TR"]},
+    "tokbridge.truncation": {"truncate_rows": ["rows", "emitted_ids", "top_k", "mass"]},
     "tokbridge.errors": {"TokbridgeError": []},
     "tokbridge_trainer.target_tensors": {
         "TargetTensors": [],

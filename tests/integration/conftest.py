@@ -10,13 +10,11 @@ import pytest
 import ray
 
 from support.teacher_process import TeacherProcess, running_teacher
-from support.tiny_models import TINY_STUDENT, TINY_TEACHER, TinyRecipe, save_tiny_model
+from support.tiny_models import OTHER_TEACHER, TINY_STUDENT, TINY_TEACHER, save_tiny_model
 from support.training import make_config
 from tokbridge_trainer.actors import start_ray
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.train import run_training
-
-OTHER_TEACHER = TinyRecipe("other-teacher", TINY_STUDENT.text + "zebra quiz", 390, "begin", "end", seed=9)
 
 
 @pytest.fixture(scope="session")

@@ -22,10 +22,10 @@ from tokbridge_teacher.tls import ServerTls
 
 @asynccontextmanager
 async def served_over_grpc(
-    service: TeacherService, max_message_bytes: int = 1 << 22, **security: Any
+    service: TeacherService, max_message_bytes: int = 1 << 22, *, port: int = 0, **security: Any
 ) -> AsyncIterator[str]:
-    """`host:port` of a gRPC server in this event loop."""
-    server = GrpcServer(service, host="127.0.0.1", port=0, max_message_bytes=max_message_bytes, **security)
+    """`host:port` of a gRPC server in this event loop; on a free port, or on one that was free a moment ago."""
+    server = GrpcServer(service, host="127.0.0.1", port=port, max_message_bytes=max_message_bytes, **security)
     await server.start()
     server.set_serving(True)
     try:

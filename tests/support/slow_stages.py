@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import ray
 
-from support.fake_teacher import TEACHER
+from support.fake_teacher import TEACHER, make_student
 from support.random_rows import random_rows
 from support.training import make_config, make_prompt, make_sample, score
-from tokbridge.client import ClientCredentials
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult
 from tokbridge_trainer.actors import ActorFactories, ActorHandle, Actors
@@ -35,6 +34,8 @@ from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.sources import RolloutSource
 from tokbridge_trainer.staleness import StalenessGate
 from tokbridge_trainer.supply import SampleSupply
+from tokbridge_trainer.teachers.listing import configured_teachers
+from tokbridge_trainer.teachers.member import StudentSide
 
 SAMPLES_PER_STEP = 8
 _IMPORTABLE = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
@@ -205,12 +206,12 @@ def stage_factories(
     worker: type[SlowWorker] = SlowWorker,
 ) -> ActorFactories:
     """Actors of these classes, and a feed whose teacher is slow."""
-    teacher = make_config().teacher
+    teachers, student = configured_teachers(make_config()), make_student()
     learners, workers, feeds = (actor_class(cls) for cls in (learner, worker, Feed))
     client_factory: Any = lambda *_: SlowTeacher(stages, journal)  # noqa: E731
     return ActorFactories(
         learner=lambda: learners.remote(stages, journal),
-        feed=lambda: feeds.remote(teacher, None, {}, ClientCredentials(), client_factory),
+        feed=lambda: feeds.remote(teachers, StudentSide(student, {}, client_factory)),
         worker=lambda feed: workers.remote(stages, journal, feed),
     )
 

@@ -67,6 +67,7 @@ TINY_TEACHER = TinyRecipe("tiny-teacher", TEACHER_TEXT, 420, "im_start", "im_end
 TINY_STUDENT = TinyRecipe("tiny-student", STUDENT_TEXT, 360, "turn", "end_turn", seed=2)
 TINY_STUDENT_FOR_VLLM = replace(TINY_STUDENT, head_dim=32)
 TINY_TIED = TinyRecipe("tiny-tied", STUDENT_TEXT, 360, "turn", "end_turn", seed=2, tied=True)
+OTHER_TEACHER = TinyRecipe("other-teacher", STUDENT_TEXT + "zebra quiz", 390, "begin", "end", seed=9)
 TINY_SOFTCAPPED = TinyRecipe("tiny-softcapped", TEACHER_TEXT, 420, "im_start", "im_end", seed=3, family="gemma2")
 TINY_HYBRID = TinyRecipe("tiny-hybrid", STUDENT_TEXT, 360, "turn", "end_turn", seed=5, family="qwen3_5")
 TINY_SCALED = TinyRecipe("tiny-scaled", TEACHER_TEXT, 420, "im_start", "im_end", seed=4, family="granite")

@@ -135,9 +135,12 @@ def _fields(model: type[BaseModel]):
                 yield from _fields(inner)
 
 
+_SECTIONS = ("config_sections.py", "config_teachers.py")
+
+
 def _attributes_read() -> set[str]:
     """Names that are read as an attribute of something in the trainer's sources, configuration sections aside."""
     folder = Path(tokbridge_trainer.__file__).parent
-    sources = [path for path in folder.rglob("*.py") if path.name != "config_sections.py"]
+    sources = [path for path in folder.rglob("*.py") if path.name not in _SECTIONS]
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}

@@ -1,66 +1,28 @@
-"""The feed with stand-in clients: concurrent, each sample once, failures raised or dropped and counted."""
+"""The feed with one stand-in teacher: concurrent, each sample once, failures raised or dropped and counted."""
 
 import asyncio
 
-import numpy as np
 import pytest
 
-from support.fake_teacher import TEACHER
-from support.random_rows import random_rows
-from support.training import make_config, make_sample, score
+from support.stand_in_teacher import StandIn, make_feed, sample_of
+from support.training import make_config
 from tokbridge.client import ClientCredentials
 from tokbridge.errors import DeadlineExceededError, UnspellableByteError
-from tokbridge_trainer.feed import Feed, make_client
-from tokbridge_trainer.samples import SampleKey
+from tokbridge_trainer.teachers.listing import configured_teachers
+from tokbridge_trainer.teachers.member import make_client
 
 
-class Client:
-    """Answers each request when told to, or fails as told."""
-
-    def __init__(self, failures=()):
-        self.failures = dict(failures)
-        self.requests = []
-        self.waiting = 0
-        self.most_waiting = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def connect(self, student):
-        return TEACHER
-
-    async def score(self, request):
-        self.requests.append(request)
-        self.waiting += 1
-        self.most_waiting = max(self.waiting, self.most_waiting)
-        await self.gate.wait()
-        self.waiting -= 1
-        if request.request_id in self.failures:
-            raise self.failures[request.request_id]
-        sample = make_sample([1], request.token_ids.tolist(), request.stop_id)
-        return score(sample, random_rows(np.random.default_rng(0), request.num_rows)).result
-
-    async def close(self):
-        pass
-
-
-async def make_feed(client, **teacher):
+async def feed_of(client, **teacher):
     config = make_config(teacher={"urls": ["localhost:1"], **teacher})
-    feed = Feed(config.teacher, None, {"enable_thinking": True}, ClientCredentials(), lambda *_: client)
-    await feed.connect()
-    return feed
-
-
-def sample_of(step, prompt_index, sample_index=0):
-    return make_sample([1, 2], [3, 4, 5], None, SampleKey(step, prompt_index, sample_index))
+    return await make_feed(configured_teachers(config), {"localhost": client})
 
 
 async def test_samples_are_sent_at_once_and_collected_in_the_order_of_their_keys():
-    client = Client()
-    feed = await make_feed(client)
+    client = StandIn()
+    feed = await feed_of(client)
     for prompt_index in (2, 0, 1):
         await feed.submit(sample_of(0, prompt_index))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     assert len(client.requests) == 3
     report, batch = await feed.collect(0, 3)
     assert [scored.sample.key.prompt_index for scored in batch.scored] == [0, 1, 2]
@@ -69,7 +31,7 @@ async def test_samples_are_sent_at_once_and_collected_in_the_order_of_their_keys
 
 
 async def test_steps_do_not_mix():
-    feed = await make_feed(Client())
+    feed = await feed_of(StandIn())
     await feed.submit(sample_of(1, 0))
     collecting = asyncio.create_task(feed.collect(0, 1))
     await asyncio.sleep(0.01)
@@ -80,8 +42,8 @@ async def test_steps_do_not_mix():
 
 
 async def test_a_sample_that_comes_twice_is_scored_once():
-    client = Client()
-    feed = await make_feed(client)
+    client = StandIn()
+    feed = await feed_of(client)
     for _ in range(2):
         await feed.submit(sample_of(0, 0))
     await feed.submit(sample_of(0, 1))
@@ -90,9 +52,9 @@ async def test_a_sample_that_comes_twice_is_scored_once():
 
 
 async def test_what_has_arrived_is_known_until_the_step_is_handed_out():
-    client = Client()
+    client = StandIn()
     client.gate.clear()
-    feed = await make_feed(client)
+    feed = await feed_of(client)
     collecting = asyncio.create_task(feed.collect(0, 3))
     await asyncio.sleep(0)
     assert await feed.arrived(0) == frozenset()
@@ -108,9 +70,9 @@ async def test_what_has_arrived_is_known_until_the_step_is_handed_out():
 
 
 async def test_no_more_than_the_limit_wait_for_a_service():
-    client = Client()
+    client = StandIn()
     client.gate.clear()
-    feed = await make_feed(client, max_in_flight=2)
+    feed = await feed_of(client, max_in_flight=2)
     for prompt_index in range(5):
         await feed.submit(sample_of(0, prompt_index))
     await asyncio.sleep(0.01)
@@ -120,9 +82,9 @@ async def test_no_more_than_the_limit_wait_for_a_service():
 
 
 async def test_each_url_adds_to_the_limit():
-    client = Client()
+    client = StandIn()
     client.gate.clear()
-    feed = await make_feed(client, max_in_flight=2, urls=["localhost:1", "localhost:2"])
+    feed = await feed_of(client, max_in_flight=2, urls=["localhost:1", "localhost:2"])
     for prompt_index in range(6):
         await feed.submit(sample_of(0, prompt_index))
     await asyncio.sleep(0.01)
@@ -133,12 +95,13 @@ async def test_each_url_adds_to_the_limit():
 
 def test_the_real_client_has_what_the_configuration_says():
     config = make_config(teacher={"urls": ["grpcs://a:1", "b:2"], "timeout_s": 7, "max_replica_divergence": 0.5})
-    client = make_client(config.teacher, ClientCredentials(ca=b"certificate"))
+    member = configured_teachers(config).config.members["teacher"]
+    client = make_client(member, ClientCredentials(ca=b"certificate"))
     assert [target.address for target in client.targets] == ["a:1", "b:2"]
 
 
 async def test_failures_are_raised_by_default():
-    feed = await make_feed(Client(failures={"step0-prompt1-sample0": DeadlineExceededError("late")}))
+    feed = await feed_of(StandIn(failures={"step0-prompt1-sample0": DeadlineExceededError("late")}))
     await feed.submit(sample_of(0, 0))
     await feed.submit(sample_of(0, 1))
     with pytest.raises(DeadlineExceededError, match="late"):
@@ -150,7 +113,7 @@ async def test_dropped_samples_are_counted_by_reason():
         "step0-prompt0-sample0": DeadlineExceededError("late"),
         "step0-prompt2-sample0": UnspellableByteError("byte"),
     }
-    feed = await make_feed(Client(failures=failures), on_failure="drop")
+    feed = await feed_of(StandIn(failures=failures), on_failure="drop")
     for prompt_index in range(4):
         await feed.submit(sample_of(0, prompt_index))
     _, batch = await feed.collect(0, 4)
@@ -160,15 +123,15 @@ async def test_dropped_samples_are_counted_by_reason():
 
 
 async def test_a_fault_that_is_no_typed_error_does_not_hang_the_step():
-    feed = await make_feed(Client(failures={"step0-prompt0-sample0": ZeroDivisionError()}))
+    feed = await feed_of(StandIn(failures={"step0-prompt0-sample0": ZeroDivisionError()}))
     await feed.submit(sample_of(0, 0))
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(feed.collect(0, 1), 5)
 
 
 async def test_closing_ends_what_is_under_way():
-    client = Client()
+    client = StandIn()
     client.gate.clear()
-    feed = await make_feed(client)
+    feed = await feed_of(client)
     await feed.submit(sample_of(0, 0))
     await asyncio.wait_for(feed.close(), 5)

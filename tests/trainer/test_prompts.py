@@ -9,7 +9,14 @@ import pytest
 
 from support.training import make_config
 from tokbridge.errors import InvalidDataError
-from tokbridge_trainer.prompts import conversation_of, load_evaluation_prompts, load_prompts, read_rows, tools_of
+from tokbridge_trainer.prompts import (
+    columns_of,
+    conversation_of,
+    load_evaluation_prompts,
+    load_prompts,
+    read_rows,
+    tools_of,
+)
 from tokbridge_trainer.student_text import StudentText
 
 BROKEN_FILES = ("empty.jsonl", "blank.jsonl", "latin.jsonl", "empty.parquet", "broken.parquet", "folder.jsonl")
@@ -142,3 +149,25 @@ def test_evaluation_prompts_are_optional(tmp_path, student_folder, student_text)
     held_out = load_evaluation_prompts(config, student_text)
     assert held_out is not None
     assert len(held_out.prompts) == 1
+
+
+def test_columns_that_choose_the_teachers_travel_with_the_prompt(tmp_path, student_folder, student_text):
+    rows = [{"prompt": "p", "subject": "algebra", "level": 3, "solution": "long"}, {"prompt": "q", "subject": None}]
+    file = write_jsonl(tmp_path / "p.jsonl", rows)
+    members = {name: {"urls": [f"{name}:1"]} for name in "ab"}
+    routes = [{"column": "subject", "equals": "algebra", "to": ["a"]}]
+    config = make_config(
+        student_folder,
+        prompts={"files": [file], "shuffle": False, "columns": ["level"]},
+        teacher=None,
+        teachers={"members": members, "routes": routes, "default": ["b"]},
+    )
+    prompts = load_prompts(config, student_text).prompts
+    assert [prompt.columns for prompt in prompts] == [{"level": 3, "subject": "algebra"}, {}]
+
+
+@pytest.mark.parametrize("value", [["algebra"], {"a": 1}, datetime.date(2024, 1, 2)])
+def test_a_column_that_no_rule_can_read_names_its_row(value):
+    with pytest.raises(InvalidDataError) as error:
+        columns_of({"subject": value}, 7, ["subject"])
+    assert error.value.details == {"row": 7, "column": "subject"}

@@ -71,6 +71,15 @@ def test_report_stands_alone_and_escapes_samples(run: Path):
     assert "1.200" in html
 
 
+@pytest.mark.parametrize(("names", "figures"), [(("teacher",), 5), (("large", "small"), 6)])
+def test_several_teachers_share_the_loss_in_a_plot_of_their_own(run: Path, names: tuple[str, ...], figures: int):
+    lines = [line | {f"teachers/{name}/loss": 0.1 for name in names} for line in read_run(run).metrics]
+    write_lines(run / "metrics.jsonl", lines)
+    html = write_report(run, "a run").read_text()
+    assert html.count("<figure>") == figures
+    assert all((name in html) == (figures == 6) for name in ("large", "small"))
+
+
 def test_report_without_evaluations(run: Path):
     for name in ("evaluations.jsonl", "evaluation_samples.jsonl", "config.yaml"):
         (run / name).unlink()

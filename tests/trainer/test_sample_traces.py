@@ -8,11 +8,12 @@ import pytest
 from support.fake_teacher import FakeTeacher, Fault, make_request, make_student, serving
 from support.otlp_collector import collecting
 from support.training import make_config, make_sample
-from tokbridge.client import ClientCredentials
 from tokbridge.errors import ChatTemplateError
 from tokbridge_trainer.feed import Feed
 from tokbridge_trainer.sample_traces import NoTraces, open_sample_traces
 from tokbridge_trainer.samples import SampleKey
+from tokbridge_trainer.teachers.listing import configured_teachers
+from tokbridge_trainer.teachers.member import StudentSide
 
 KEY = SampleKey(7, 3, 1)
 REQUEST = make_request()
@@ -23,7 +24,7 @@ async def score(teacher: FakeTeacher, traces) -> None:
     """Scores one sample through a feed with a client of its own."""
     async with serving(teacher) as port:
         config = make_config(teacher={"urls": [f"127.0.0.1:{port}"], "on_failure": "drop"})
-        feed = Feed(config.teacher, make_student(), {}, ClientCredentials(), traces=traces)
+        feed = Feed(configured_teachers(config), StudentSide(make_student(), {}), traces=traces)
         await feed.connect()
         await feed.submit(SAMPLE)
         await feed.collect(KEY.step, 1)

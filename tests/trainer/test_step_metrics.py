@@ -1,6 +1,7 @@
 """The numbers of a step, against counts made by hand."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from support.random_rows import random_rows
 from support.training import make_sample, score
 from tokbridge.targets import RowCase
-from tokbridge_trainer.samples import SampleKey, StepBatch
-from tokbridge_trainer.step_metrics import LearnedRows, loss_metrics, sample_metrics, target_metrics
+from tokbridge_trainer.samples import SampleKey, ScoredSample, StepBatch
+from tokbridge_trainer.step_metrics import LearnedRows, loss_metrics, sample_metrics, target_metrics, teacher_shares
 
 
 def learned(cases, divergence, target, student, **left_out):
@@ -35,6 +36,24 @@ def test_loss_is_the_sum_over_z_and_splits_by_case():
     assert metrics["left_out/whitespace"] == 3
     assert metrics["left_out/excluded"] == 1
     assert metrics["rows/learned"] == 3
+
+
+def test_each_teachers_part_of_the_loss_follows_its_share_in_each_row():
+    half = np.array([0.5, 0.0, 1.0], np.float32)
+    scored = [
+        ScoredSample(
+            make_sample([1], [2, 3, 4]), score(make_sample([1], [2]), None).result, {"a": half, "b": 1 - half}
+        ),
+        ScoredSample(make_sample([1], [2]), score(make_sample([1], [2]), None).result, {"b": np.ones(1, np.float32)}),
+    ]
+    shares = teacher_shares(scored, np.array([0, 0, 1]), np.array([0, 2, 0]))
+    assert {name: share.tolist() for name, share in shares.items()} == {"a": [0.5, 1.0, 0.0], "b": [0.5, 0.0, 1.0]}
+    cases, nothing = [RowCase.ALIGNED] * 3, [-1.0] * 3
+    first = replace(learned(cases, [1.0, 2.0, 4.0], nothing, nothing), shares=shares)
+    second = learned(cases[:1], [8.0], nothing[:1], nothing[:1])
+    third = replace(second, shares={"c": np.ones(1, np.float32)})
+    metrics = loss_metrics(LearnedRows.concatenate([first, second, third]), normalizer=10)
+    assert {name: metrics[f"teachers/{name}/loss"] for name in "abc"} == pytest.approx({"a": 0.25, "b": 0.45, "c": 0.8})
 
 
 def test_no_rows_give_no_means_and_a_loss_of_zero():

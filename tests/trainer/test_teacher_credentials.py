@@ -55,5 +55,6 @@ def test_what_does_not_go_together_is_refused(changes, key):
 def test_a_key_that_would_cross_a_network_in_the_clear_is_named(monkeypatch):
     monkeypatch.setenv("TEACHER_KEY", SECRET)
     urls = ["a:1", "grpc://b:2", "grpcs://c:3", "localhost:4"]
-    assert exposed_addresses(teacher(urls=urls, api_key_env="TEACHER_KEY")) == ["a:1", "b:2"]
-    assert exposed_addresses(teacher(urls=urls)) == []
+    with_key, without = teacher(urls=urls, api_key_env="TEACHER_KEY"), teacher(urls=urls)
+    assert exposed_addresses(with_key, load_credentials(with_key)) == ["a:1", "b:2"]
+    assert exposed_addresses(without, load_credentials(without)) == []

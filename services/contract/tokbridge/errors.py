@@ -43,6 +43,7 @@ class ErrorCode(StrEnum):
     SELF_TEST_FAILED = "self_test_failed"
     INVALID_CONFIG = "invalid_config"
     INVALID_DATA = "invalid_data"
+    UNROUTED_PROMPT = "unrouted_prompt"
     CHECKPOINT = "checkpoint"
     ACTOR_LOST = "actor_lost"
     INCOMPLETE_WEIGHTS = "incomplete_weights"
@@ -251,6 +252,12 @@ class InvalidDataError(TokbridgeError, ValueError):
     """A data set cannot be used. Details: `row`, `column`."""
 
     code = ErrorCode.INVALID_DATA
+
+
+class UnroutedPromptError(TokbridgeError, ValueError):
+    """A prompt goes to none of the teachers. Details: `row`."""
+
+    code = ErrorCode.UNROUTED_PROMPT
 
 
 class CheckpointError(TokbridgeError, OSError):

@@ -14,13 +14,14 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import ActorLostError, InvalidConfigError
 from tokbridge.registration import StudentRegistration
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_trainer.config import TrainConfig
-from tokbridge_trainer.feed import Feed
+from tokbridge_trainer.feed import Feed, ListFile
 from tokbridge_trainer.learner import Learner
 from tokbridge_trainer.lost_actors import ACTOR_LOST
 from tokbridge_trainer.restarts import FEED, LEARNER, ROLLOUT
@@ -28,7 +29,8 @@ from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
 from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import Sample
 from tokbridge_trainer.student_text import StudentText
-from tokbridge_trainer.teacher_credentials import load_credentials
+from tokbridge_trainer.teachers.listing import TeacherList
+from tokbridge_trainer.teachers.member import StudentSide
 from tokbridge_trainer.threads import use_threads
 
 _CLOSE_S = 5.0
@@ -64,21 +66,21 @@ class Actors:
         self.learner = factories.learner()
         self.workers = [factories.worker(self.feed) for _ in range(num_workers)]
 
-    def wait_until_ready(self) -> TeacherDescription:
-        """Connect the feed to the teacher and load learner and workers.
+    def wait_until_ready(self) -> dict[str, TeacherDescription]:
+        """Connect the feed to the teachers, which are returned by name, and load learner and workers.
 
         Raises:
-            TokbridgeError: the teacher does not answer, or cannot do what is asked; or the student cannot be loaded.
+            TokbridgeError: a teacher does not answer, or cannot do what is asked; or the student cannot be loaded.
             ActorLostError: a process ended meanwhile.
         """
         workers = {f"{ROLLOUT} {index}": worker for index, worker in enumerate(self.workers)}
         loading = {name: actor.load.remote() for name, actor in {LEARNER: self.learner, **workers}.items()}
-        teacher: TeacherDescription = _result_of_start(FEED, self.feed.connect.remote())
+        teachers: dict[str, TeacherDescription] = _result_of_start(FEED, self.feed.connect.remote())
         for name, ref in loading.items():
             _result_of_start(name, ref)
         if self.broadcasts_weights:
             self._join_broadcasts()
-        return teacher
+        return teachers
 
     @property
     def broadcasts_weights(self) -> bool:
@@ -160,16 +162,16 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> str:
 
 @contextmanager
 def started_actors(
-    config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int
-) -> Iterator[tuple[Actors, TeacherDescription]]:
-    """Start all actors, connect the feed to the teacher, wait until all are ready, and end them with the block.
+    config: TrainConfig, teachers: TeacherList, text: StudentText, checkpoint: Path | None, steps_done: int
+) -> Iterator[tuple[Actors, dict[str, TeacherDescription]]]:
+    """Start all actors, connect the feed to the teachers, wait until all are ready, and end them with the block.
 
     Raises:
-        TokbridgeError: the teacher does not answer, or cannot do what is asked.
+        TokbridgeError: a teacher does not answer, or cannot do what is asked.
         InvalidConfigError: the cluster has too few CPUs or GPUs for them.
     """
     _check_resources(config)
-    factories = _factories(config, text, checkpoint, steps_done)
+    factories = _factories(config, teachers, text, checkpoint, steps_done)
     actors = Actors(factories, config.rollout.workers, config.rollout.ranks_per_broadcast_engine)
     try:
         yield actors, actors.wait_until_ready()
@@ -177,14 +179,16 @@ def started_actors(
         actors.end()
 
 
-def _factories(config: TrainConfig, text: StudentText, checkpoint: Path | None, steps_done: int) -> ActorFactories:
+def _factories(
+    config: TrainConfig, teachers: TeacherList, text: StudentText, checkpoint: Path | None, steps_done: int
+) -> ActorFactories:
     profile, resources = text.profile, config.ray
-    feed_class = ray.remote(num_cpus=0)(Feed)
+    feed_class = ray.remote(num_cpus=0, scheduling_strategy=_feed_placement(config))(Feed)
     worker_class = ray.remote(num_cpus=resources.rollout_cpus, num_gpus=resources.rollout_gpus)(_WorkerActor)
-    student, credentials = StudentRegistration.from_profile(profile), load_credentials(config.teacher)
+    student = StudentSide(StudentRegistration.from_profile(profile), config.chat_template_kwargs)
     return ActorFactories(
         learner=lambda: learner_class(config).remote(config, text, checkpoint, steps_done),
-        feed=lambda: feed_class.remote(config.teacher, student, teacher_arguments(config), credentials),
+        feed=lambda: feed_class.remote(teachers, student, _list_file(config)),
         worker=lambda feed: worker_class.remote(config, profile.vocabulary, profile.stop_ids, feed),
     )
 
@@ -248,10 +252,15 @@ class _WorkerActor(RolloutWorker):
         self._sent.append(self._feed.submit.remote(sample))
 
 
-def teacher_arguments(config: TrainConfig) -> dict[str, Any]:
-    """Arguments of the teacher's chat template: its own where given, else the student's."""
-    own = config.teacher.chat_template_kwargs
-    return config.chat_template_kwargs if own is None else own
+def _list_file(config: TrainConfig) -> ListFile | None:
+    return config.teachers_file and ListFile(config.teachers_file.resolve(), config.prompt_columns)
+
+
+def _feed_placement(config: TrainConfig) -> str | NodeAffinitySchedulingStrategy:
+    """Anywhere; on the driver's node where the feed follows a file that lies there."""
+    if config.teachers_file is None:
+        return "DEFAULT"
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _check_resources(config: TrainConfig) -> None:

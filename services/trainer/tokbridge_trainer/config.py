@@ -24,9 +24,9 @@ from tokbridge_trainer.config_sections import (
     SaveConfig,
     Section,
     StudentConfig,
-    TeacherConfig,
     WarmStartConfig,
 )
+from tokbridge_trainer.config_teachers import TeacherConfig, TeachersConfig
 
 
 class TrainConfig(Section):
@@ -36,7 +36,12 @@ class TrainConfig(Section):
     """Metrics, samples, checkpoints and the final model go here."""
     student: StudentConfig
     prompts: PromptsConfig
-    teacher: TeacherConfig
+    teacher: TeacherConfig | None = None
+    """The teacher. Either this, `teachers` or `teachers_file`."""
+    teachers: TeachersConfig | None = None
+    """Several teachers, by name."""
+    teachers_file: Path | None = None
+    """A YAML file that holds the section `teachers` and is read again while the run goes on: teachers come and go."""
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     steps: int | None = Field(default=None, ge=1)
     """On-policy optimizer steps. Either this or `epochs`."""
@@ -82,7 +87,9 @@ class TrainConfig(Section):
     def _check_together(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either `steps` or `epochs`")
-        if self.teacher.spanning == "lookahead" and self.teacher.routing != "bpe":
+        if sum(given is not None for given in (self.teacher, self.teachers, self.teachers_file)) != 1:
+            raise ValueError("give one of `teacher`, `teachers` and `teachers_file`")
+        if self.teacher and self.teacher.spanning == "lookahead" and self.teacher.routing != "bpe":
             raise ValueError("teacher.spanning: lookahead needs teacher.routing: bpe")
         if self.eval.every and not (self.eval.prompts or self.eval.responses):
             raise ValueError("eval.every needs eval.prompts or eval.responses")
@@ -107,6 +114,11 @@ class TrainConfig(Section):
     def checkpoints_dir(self) -> Path:
         """Where checkpoints are written, and looked for."""
         return self.output_dir / "checkpoints"
+
+    @property
+    def prompt_columns(self) -> frozenset[str]:
+        """Columns that travel with a prompt beside its conversation."""
+        return frozenset(self.prompts.columns) | (self.teachers.columns if self.teachers else frozenset())
 
     @property
     def warm_start_steps(self) -> int:

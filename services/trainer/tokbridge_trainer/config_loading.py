@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.config_sections import Section
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 _YAML_FAULTS = (yaml.YAMLError, ValueError)
 """PyYAML lets the ValueError of a date that does not exist through; bytes that are not UTF-8 raise one, too."""
@@ -25,7 +28,11 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> TrainConfig:
     Raises:
         InvalidConfigError: the file is missing, is not a mapping, or a value is wrong; the message names the key.
     """
-    document = _read_mapping(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidConfigError(f"cannot read {path}: {error.strerror}", field="(file)") from None
+    document = parse_mapping(content, path)
     for override in overrides:
         _apply_override(document, override)
     return parse_config(document)
@@ -33,8 +40,13 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> TrainConfig:
 
 def parse_config(document: dict[str, Any]) -> TrainConfig:
     """Check a document; the first wrong key is named in the error."""
+    return validated(TrainConfig, document)
+
+
+def validated(section: type[AnySection], document: dict[str, Any]) -> AnySection:
+    """A document as a section; raises `InvalidConfigError`, which names the first wrong key."""
     try:
-        return TrainConfig.model_validate(document)
+        return section.model_validate(document)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc'])) or '(whole document)'}: {e['msg']}" for e in error.errors()]
         field = problems[0].split(":")[0]
@@ -46,11 +58,10 @@ def dump_config(config: TrainConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
+def parse_mapping(content: bytes, path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds; raises `InvalidConfigError`, which names the file."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfigError(f"cannot read {path}: {error.strerror}", field="(file)") from None
+        document = yaml.safe_load(content.decode())
     except _YAML_FAULTS as error:
         raise InvalidConfigError(f"{path} is not YAML: {' '.join(str(error).split())}", field="(file)") from None
     if not isinstance(document, dict):

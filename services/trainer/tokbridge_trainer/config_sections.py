@@ -1,4 +1,4 @@
-"""The sections of a training configuration, one class each.
+"""The sections of a training configuration, one class each; those of the teachers stand in `config_teachers.py`.
 
 Only pydantic and the standard library are imported: a configuration is read, checked and printed without torch or Ray.
 What the values mean together is checked in `config.py`.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-Address = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -27,7 +26,8 @@ class Section(BaseModel):
     @classmethod
     def _refuse_truth_for_number(cls, value: object, info: ValidationInfo) -> object:
         """Python counts `true` as 1; in a document it is a slip."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             raise ValueError("true and false are no values of this key")
         return value
 
@@ -54,6 +54,9 @@ class PromptsConfig(Section):
     """Use the first so many rows only."""
     shuffle: bool = True
     """Order by the seed and the epoch; else as in the files."""
+    columns: list[str] = Field(default_factory=list)
+    """Further columns that travel with a prompt, for the rules and weights of a `teachers_file`; those that `teachers`
+    names travel anyway. Text, numbers or truth values."""
 
 
 class SamplingConfig(Section):
@@ -165,59 +168,6 @@ class LossConfig(Section):
     """Rows whose emitted token is white space: left out, kept, or as many random other rows left out instead."""
     chunk_rows: int | None = Field(default=None, ge=1)
     """Rows whose logits are held at once; unset: what fits 256 MiB."""
-
-
-class TlsConfig(Section):
-    """Certificates towards the teacher, PEM files that the driver reads; with any of them the channel is encrypted."""
-
-    ca: Path | None = None
-    """Authorities that may vouch for the teacher; unset: those that the system trusts."""
-    certificate: Path | None = None
-    """The client's own certificate, for a teacher that asks for one…"""
-    key: Path | None = None
-    """…and its private key."""
-
-    @model_validator(mode="after")
-    def _check_pair(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("`certificate` and `key` go together")
-        return self
-
-
-class TeacherConfig(Section):
-    """The teacher service and what is asked of it."""
-
-    urls: list[Address] = Field(min_length=1)
-    """Replicas of one teacher: `host:port`, `grpc://host:port` (plain) or `grpcs://host:port` (TLS). They share the
-    responses, those of one prompt together, and stand in for one another."""
-    tls: TlsConfig = TlsConfig()
-    api_key_file: Path | None = None
-    """A file with the teacher's API key. The key itself has no place in a configuration."""
-    api_key_env: str | None = None
-    """Or the environment variable that holds it."""
-    max_replica_divergence: float | None = Field(default=0.005, ge=0.0)
-    """How far the rows of two replicas, or of a teacher before and after a restart, may be apart on one short response:
-    Jensen-Shannon, in nats; unset: not compared."""
-    timeout_s: float = Field(default=600.0, gt=0.0)
-    """Over all attempts for one response, on all replicas."""
-    on_failure: Literal["raise", "drop"] = "raise"
-    """`drop`: a response whose scoring failed for good is left out, counted by reason and shown."""
-    routing: Literal["greedy", "bpe"] = "greedy"
-    spanning: Literal["realized", "lookahead"] = "realized"
-    top_k: int = Field(default=0, ge=0, le=65534)
-    """Cells kept a row; 0: the service's default."""
-    mass: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Probability that the kept cells cover; 0: the service's default."""
-    max_in_flight: int = Field(default=64, ge=1)
-    """Responses that wait for each of the `urls` at once, on average."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Arguments of the teacher's chat template; unset: those of the student (`chat_template_kwargs`)."""
-
-    @model_validator(mode="after")
-    def _check_one_key(self) -> Self:
-        if self.api_key_file is not None and self.api_key_env is not None:
-            raise ValueError("give either `api_key_file` or `api_key_env`")
-        return self
 
 
 class WarmStartConfig(Section):

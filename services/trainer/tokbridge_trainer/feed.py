@@ -1,69 +1,49 @@
-"""Sends each sample to its teacher the moment it is finished, and keeps the targets until their step is trained.
+"""Sends each sample to its teachers the moment it is finished, and keeps the targets until their step is trained.
 
-One client for all URLs, which are replicas of one teacher; it keeps the samples of one prompt together. In a run the
-feed lives in an asynchronous Ray actor; nothing here depends on that.
+Who is asked, and what becomes of a failure, is decided in `teachers/`; here samples become steps. In a run the feed
+lives in an asynchronous Ray actor; nothing here depends on that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from tokbridge.client.credentials import ClientCredentials
-from tokbridge.client.expectation import TeacherExpectation
-from tokbridge.client.teacher_client import TeacherClient
 from tokbridge.description import TeacherDescription
-from tokbridge.errors import TokbridgeError
-from tokbridge.modes import Routing, Spanning
-from tokbridge.registration import StudentRegistration
-from tokbridge.requests import ScoreRequest
-from tokbridge.results import ScoreResult
-from tokbridge_trainer.config_sections import TeacherConfig
+from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.sample_traces import NoTraces, SampleTracer, open_sample_traces
-from tokbridge_trainer.samples import Sample, SampleKey, ScoredSample, StepBatch
+from tokbridge_trainer.samples import EVALUATION_STEP, Sample, SampleKey, ScoredSample, StepBatch
 from tokbridge_trainer.step_collector import StepCollector
-
-
-class Scorer(Protocol):
-    """What the feed needs of a teacher client."""
-
-    async def connect(self, student: StudentRegistration) -> TeacherDescription:
-        """Shake hands and register."""
-        ...
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score one response, retrying what is safe."""
-        ...
-
-    async def close(self) -> None:
-        """Release the channels."""
-        ...
+from tokbridge_trainer.teachers.following import follow, look_at, usable
+from tokbridge_trainer.teachers.listing import TeacherList
+from tokbridge_trainer.teachers.member import StudentSide
+from tokbridge_trainer.teachers.panel import LeftOut, Resend
+from tokbridge_trainer.teachers.switch import Switch
+from tokbridge_trainer.teachers.tally import Fields, StepTally
 
 
 @dataclass(frozen=True)
 class FeedReport:
-    """How long a step's targets took."""
+    """How long a step's targets took, and what happened between its samples and their teachers."""
 
     seconds: float
     """From the first sample's arrival to the last outcome."""
+    metrics: Fields = field(default_factory=dict)
+    """Numbers and names by teacher."""
+    events: list[str] = field(default_factory=list)
+    """Changes of the list of teachers since the last report."""
 
 
-ClientFactory = Callable[[TeacherConfig, ClientCredentials], Scorer]
+@dataclass(frozen=True)
+class ListFile:
+    """A `teachers_file` that is followed."""
 
-
-def make_client(teacher: TeacherConfig, credentials: ClientCredentials) -> Scorer:
-    """The real client of a teacher."""
-    return TeacherClient(
-        teacher.urls,
-        timeout_s=teacher.timeout_s,
-        connect_timeout_s=teacher.timeout_s,
-        expectation=TeacherExpectation(routing=Routing(teacher.routing), spanning=Spanning(teacher.spanning)),
-        max_divergence=teacher.max_replica_divergence,
-        credentials=credentials,
-    )
+    path: Path
+    carried: frozenset[str]
+    """Columns that travel with the prompts."""
 
 
 class Feed:
@@ -71,35 +51,46 @@ class Feed:
 
     def __init__(
         self,
-        teacher: TeacherConfig,
-        student: StudentRegistration,
-        template_arguments: dict[str, Any],
-        credentials: ClientCredentials,
-        client_factory: ClientFactory = make_client,
+        teachers: TeacherList,
+        student: StudentSide,
+        file: ListFile | None = None,
         traces: NoTraces | SampleTracer | None = None,
     ) -> None:
-        """`traces`: None opens those that the environment asks for."""
+        """Nothing is sent yet.
+
+        Args:
+            teachers: the first list.
+            file: what it holds at `connect` and later counts instead, if it is usable.
+            traces: None opens those that the environment asks for.
+        """
         self._traces = open_sample_traces() if traces is None else traces
-        self._teacher = teacher
-        self._student = student
-        self._template_arguments = template_arguments
-        self._credentials = credentials
-        self._client_factory = client_factory
-        self._client: Scorer | None = None
-        self._slots = asyncio.Semaphore(teacher.max_in_flight * len(teacher.urls))
+        self._teachers = teachers
+        self._file = file
+        self._switch = Switch(replace(student, traces=self._traces))
         self._steps: dict[int, StepCollector] = {}
+        self._tallies: dict[int, StepTally] = {}
         self._first_arrival: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
 
-    async def connect(self) -> TeacherDescription:
-        """Connect to the replicas, check that they agree and offer the modes, and register the student.
+    async def connect(self) -> dict[str, TeacherDescription]:
+        """Connect to all teachers, check them and register the student with each; they are returned by name.
 
         Raises:
-            TokbridgeError: none answers, or they are not the teacher that is meant.
+            TokbridgeError: one does not answer, or is not the teacher that is meant.
         """
-        self._client = self._client_factory(self._teacher, self._credentials)
-        return await self._client.connect(self._student)
+        if self._file is None:
+            return await self._switch.start(self._teachers)
+        path, carried = self._file.path, self._file.carried
+        found = look_at(path)
+        try:
+            self._teachers = usable(found, path, carried)
+        except InvalidConfigError as error:
+            self._switch.refused(error)
+        descriptions = await self._switch.start(self._teachers)
+        self._following = asyncio.create_task(follow(path, found, carried, self._switch))
+        return descriptions
 
     async def submit(self, sample: Sample) -> None:
         """Take a finished sample and start scoring it; a sample that was here before is not scored again."""
@@ -126,24 +117,26 @@ class Feed:
         """Wait until all samples of a step have their outcome, and hand them out; the step is forgotten here.
 
         Raises:
-            TokbridgeError: a sample could not be scored and `on_failure` is `raise`.
+            TokbridgeError: a sample could not be scored, and its teacher's fallback is to end the run.
         """
         collector = self._steps.setdefault(step, StepCollector())
         async with self._changed:
             await self._changed.wait_for(lambda: collector.failure or collector.num_resolved >= num_samples)
         if collector.failure:
             raise collector.failure
+        if self._following is not None and self._following.done():
+            self._following.result()  # it has no end but a fault
         del self._steps[step]
         seconds = time.monotonic() - self._first_arrival.pop(step, time.monotonic())
-        return FeedReport(seconds), collector.batch()
+        return self._report(step, seconds), collector.batch()
 
     async def close(self) -> None:
         """Cancel what is under way, release the channels and send the last traces."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._following] if self._following else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._switch.close()
         await asyncio.to_thread(self._traces.close)
 
     async def _resolve(self, sample: Sample, collector: StepCollector) -> None:
@@ -151,32 +144,24 @@ class Feed:
         (outcome,) = await asyncio.gather(self._score(sample), return_exceptions=True)
         if isinstance(outcome, ScoredSample):
             collector.add(outcome)
-        elif isinstance(outcome, TokbridgeError) and self._teacher.on_failure == "drop":
-            collector.drop(outcome)
+        elif isinstance(outcome, LeftOut):
+            collector.drop(outcome.reason)
         else:
             collector.fail(outcome)
         async with self._changed:
             self._changed.notify_all()
 
-    async def _score(self, sample: Sample) -> ScoredSample:
-        assert self._client is not None, "connect comes first"
-        async with self._slots:
-            with self._traces.scoring(sample.key):
-                return ScoredSample(sample, await self._client.score(self._request(sample)))
+    async def _score(self, sample: Sample) -> ScoredSample | LeftOut:
+        """Ask the present teachers, and those after them if one leaves before it has answered."""
+        tally = self._tallies.setdefault(sample.key.step, StepTally())
+        while True:
+            outcome = await self._switch.panel.score(sample, tally)
+            if not isinstance(outcome, Resend):
+                return outcome
 
-    def _request(self, sample: Sample) -> ScoreRequest:
-        teacher, prompt = self._teacher, sample.prompt
-        return ScoreRequest(
-            messages=prompt.messages,
-            tools=prompt.tools or (),
-            template_arguments=self._template_arguments,
-            student_tail=prompt.student_tail,
-            response=sample.response,
-            token_ids=sample.token_ids,
-            stop_id=sample.stop_id,
-            routing=Routing(teacher.routing),
-            spanning=Spanning(teacher.spanning),
-            top_k=teacher.top_k,
-            mass=teacher.mass,
-            request_id=f"step{sample.key.step}-prompt{sample.key.prompt_index}-sample{sample.key.sample_index}",
-        )
+    def _report(self, step: int, seconds: float) -> FeedReport:
+        metrics = self._tallies.pop(step, StepTally()).metrics()
+        if step >= EVALUATION_STEP:  # events belong to the next step that is trained
+            return FeedReport(seconds, metrics)
+        events, changes = self._switch.take_events()
+        return FeedReport(seconds, metrics | changes, events)

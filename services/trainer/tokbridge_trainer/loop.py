@@ -59,7 +59,7 @@ class TrainingLoop:
             step = self._gate.version
             plan = self._plan_of(step)
             self._order_samples()
-            batch_ref, metrics = self._supply.collect(step)
+            batch_ref, report, metrics = self._supply.collect(step)
             result: StepResult = self._supply.get(self._learner.train_step.remote(batch_ref, plan))
             version = self._gate.trained(step)
             self.send_weights()
@@ -67,7 +67,8 @@ class TrainingLoop:
             metrics |= result.metrics
             metrics["time/step_s"] = time.monotonic() - start
             metrics["tokens_per_s"] = metrics["tokens/response"] / metrics["time/step_s"]
-            yield FinishedStep(plan, version, {"phase": plan.phase, **metrics}, result.samples)
+            facts = {"phase": plan.phase, **metrics, **report.metrics}
+            yield FinishedStep(plan, version, facts, result.samples)
 
     def _order_samples(self) -> None:
         while self._gate.may_start():

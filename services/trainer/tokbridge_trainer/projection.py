@@ -18,7 +18,7 @@ from tokbridge_trainer.loss import LossOutput, bpm_loss
 from tokbridge_trainer.packed_attention import hidden_states
 from tokbridge_trainer.packing import TokenRows, emitted_ids, hidden_index, lay_out, sequence_ids
 from tokbridge_trainer.samples import ScoredSample
-from tokbridge_trainer.step_metrics import LearnedRows
+from tokbridge_trainer.step_metrics import LearnedRows, teacher_shares
 from tokbridge_trainer.student_module import Forward, StudentModule
 from tokbridge_trainer.target_tensors import TargetTensors
 
@@ -58,7 +58,7 @@ class MicroBatchLoss:
         loss, rows = self._student(output)
         if loss.requires_grad:
             loss.backward()
-        return _learned_rows(targets, rows, tokens.num_padding)
+        return _learned_rows(scored, targets, rows, tokens.num_padding)
 
     def _output(
         self,
@@ -88,7 +88,9 @@ class MicroBatchLoss:
         return output.loss, output
 
 
-def _learned_rows(targets: TargetTensors, output: LossOutput, num_padding: int) -> LearnedRows:
+def _learned_rows(
+    scored: Sequence[ScoredSample], targets: TargetTensors, output: LossOutput, num_padding: int
+) -> LearnedRows:
     """Rows in the loss only, as numpy."""
     assert output.row_emitted_log_probs is not None
     in_loss_R = targets.weights > 0
@@ -99,4 +101,9 @@ def _learned_rows(targets: TargetTensors, output: LossOutput, num_padding: int) 
         student_log_prob=output.row_emitted_log_probs[in_loss_R].cpu().numpy(),
         left_out=targets.left_out,
         num_padding=num_padding,
+        shares=teacher_shares(
+            scored,
+            targets.response_index[in_loss_R].cpu().numpy(),
+            targets.row_index[in_loss_R].cpu().numpy(),
+        ),
     )

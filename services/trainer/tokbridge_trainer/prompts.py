@@ -6,8 +6,8 @@ The order is a pure function of the seed and the position, so a resumed run need
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tokbridge.errors import (
 )
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.data_order import index_at
-from tokbridge_trainer.samples import Prompt
+from tokbridge_trainer.samples import ColumnValue, Prompt
 from tokbridge_trainer.student_text import StudentText
 
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -65,7 +65,8 @@ def load_prompt_files(files: Sequence[str], limit: int | None, config: TrainConf
     Raises:
         InvalidDataError: a row cannot be used, a prompt is overlong and `overlong` is `error`, or none is left.
     """
-    prompts = [prompt_of(row, index, text) for index, row in enumerate(read_rows(files, limit))]
+    rows = enumerate(read_rows(files, limit))
+    prompts = [prompt_of(row, index, text, config.prompt_columns) for index, row in rows]
     kept = [prompt for prompt in prompts if len(prompt.token_ids) <= config.max_prompt_tokens]
     if config.overlong == "error" and len(kept) < len(prompts):
         longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
@@ -95,15 +96,15 @@ def read_rows(patterns: Sequence[str], limit: int | None) -> list[dict[str, Any]
     return rows[:limit]
 
 
-def prompt_of(row: Mapping[str, Any], index: int, text: StudentText) -> Prompt:
-    """Render the conversation of a row.
+def prompt_of(row: Mapping[str, Any], index: int, text: StudentText, columns: Collection[str] = ()) -> Prompt:
+    """Render the conversation of a row; `columns` of it travel with the prompt.
 
     Raises:
         InvalidDataError: the row holds no conversation, or one that the student's chat template refuses.
     """
     messages, tools = conversation_of(row, index), tools_of(row, index)
     try:
-        return text.prompt(index, messages, tools)
+        return replace(text.prompt(index, messages, tools), columns=columns_of(row, index, columns))
     except _REFUSED as error:
         raise InvalidDataError(f"row {index}: {error.message}", row=index) from error
 
@@ -140,6 +141,23 @@ def tools_of(row: Mapping[str, Any], index: int) -> list[dict[str, Any]] | None:
         return load_objects(text, "tools") or None
     except InvalidRequestError as error:
         raise InvalidDataError(f"row {index}: {error.message}", row=index, column="tools") from error
+
+
+def columns_of(row: Mapping[str, Any], index: int, names: Collection[str]) -> dict[str, ColumnValue]:
+    """Named columns of a row, without those that are missing or null.
+
+    Raises:
+        InvalidDataError: a value is neither text nor a number nor a truth value.
+    """
+    values = {name: row[name] for name in sorted(names) if row.get(name) is not None}
+    for name, value in values.items():
+        if not isinstance(value, ColumnValue):
+            raise InvalidDataError(
+                f"row {index}: column `{name}` is neither text nor a number; no rule can read it",
+                row=index,
+                column=name,
+            )
+    return values
 
 
 def _read_file(path: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ Line = dict[str, Any]
 Plot = Callable[[Axes, Sequence[Line]], bool]
 
 _CASES = ("aligned", "interior", "spanning", "excluded", "control", "given", "stop")
+_TEACHER_LOSS = re.compile(r"teachers/[^/]+/loss")
 _TIMES = (
     ("time/rollout_s", "rollouts"),
     ("time/teacher_wait_s", "waiting for the teacher"),
@@ -27,6 +29,7 @@ def draw_plots(metrics: Sequence[Line], evaluations: Sequence[Line]) -> dict[str
         ("Bits per byte, held out", _plot_bits_per_byte, evaluations),
         ("Held-out agreement and stops", _plot_shares, evaluations),
         ("Teacher's bits per byte on what is trained on", _plot_training_text, metrics),
+        ("Each teacher's part of the loss", _plot_teachers, metrics),
         ("Rows by case", _plot_cases, metrics),
         ("Seconds of a step", _plot_times, metrics),
     )
@@ -76,6 +79,15 @@ def _plot_training_text(axes: Axes, metrics: Sequence[Line]) -> bool:
     for phase, label in (("warm_start", "teacher-written"), ("on_policy", "student-written")):
         _curve(axes, [line for line in metrics if line.get("phase") == phase], "teacher/bits_per_byte", label)
     return bool(axes.lines)
+
+
+def _plot_teachers(axes: Axes, metrics: Sequence[Line]) -> bool:
+    """Nothing where there is only one: it is the loss."""
+    names = sorted({key.split("/")[1] for line in metrics for key in line if _TEACHER_LOSS.fullmatch(key)})
+    for name in names:
+        _curve(axes, metrics, f"teachers/{name}/loss", name)
+    axes.set_ylabel("nats per token")
+    return len(names) > 1
 
 
 def _plot_cases(axes: Axes, metrics: Sequence[Line]) -> bool:

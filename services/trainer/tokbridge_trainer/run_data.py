@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from transformers import AutoConfig
 from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.prompts import PromptSet, load_evaluation_prompts, load_prompts
+from tokbridge_trainer.samples import Prompt
 from tokbridge_trainer.student_text import StudentText, load_student_text
 from tokbridge_trainer.written_responses import WrittenSet, load_evaluation_responses, load_warm_start
 
@@ -31,6 +33,13 @@ class RunData:
     on_policy_steps: int
     fingerprint: str
     """Of what is trained on and in which order, the seed aside: equal in a run and in what resumes it."""
+
+    @property
+    def all_prompts(self) -> list[Prompt]:
+        """Everything that teachers may be asked about."""
+        sets = [prompts.prompts for prompts in (self.prompts, self.evaluation_prompts) if prompts]
+        written = [responses.responses for responses in (self.warm_start, self.evaluation_responses) if responses]
+        return [*chain(*sets), *(response.prompt for response in chain(*written))]
 
 
 def load_data(config: TrainConfig) -> RunData:

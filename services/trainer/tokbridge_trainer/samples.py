@@ -6,6 +6,7 @@ Plain frozen records of numpy arrays and Python values, so they cross process bo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ EVALUATION_STEP = 10**9
 """Step in the keys of rollouts that are evaluated and not learned from; the same each time, so that draws are too."""
 WRITTEN_EVALUATION_STEP = EVALUATION_STEP + 1
 """The same for responses that the teacher wrote."""
+
+
+ColumnValue = str | int | float | bool
 
 
 class SampleKey(NamedTuple):
@@ -42,6 +46,8 @@ class Prompt:
     """[P], rendered with the student's chat template."""
     student_tail: str
     """g_s: the thinking opening at the end of the rendered prompt (spec §3)."""
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+    """Further columns of its row, those that the choice of teachers reads; empty ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class Sample:
         return len(self.token_ids) + (self.stop_id is not None)
 
     @property
+    def emitted_ids(self) -> NDArray[np.int32]:
+        """[R], the token of each row: content and the stop token, if any."""
+        return self.token_ids if self.stop_id is None else np.append(self.token_ids, np.int32(self.stop_id))
+
+    @property
     def num_tokens(self) -> int:
         """Tokens the learner feeds to the model: prompt and content."""
         return len(self.prompt.token_ids) + len(self.token_ids)
@@ -72,10 +83,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class ScoredSample:
-    """A sample with what its teacher said: one row for each of its response tokens."""
+    """A sample with what its teachers said: one row for each of its response tokens."""
 
     sample: Sample
     result: ScoreResult
+    shares: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[R] by teacher, its share in each row's target; they sum to one where there is a target."""
 
     @property
     def rows(self) -> TargetRows:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tokbridge.results import ScoreResult
 from tokbridge.targets import RowCase, TargetRows
-from tokbridge_trainer.samples import StepBatch
+from tokbridge_trainer.samples import ScoredSample, StepBatch
 
 Metrics = dict[str, float]
 
@@ -36,6 +36,8 @@ class LearnedRows:
     """Rows not in the loss, by reason."""
     num_padding: int = 0
     """Tokens of padding that the model was fed."""
+    shares: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[R] by teacher, its share in each row's target."""
 
     @classmethod
     def concatenate(cls, parts: Sequence[LearnedRows]) -> LearnedRows:
@@ -45,18 +47,38 @@ class LearnedRows:
         left_out: Counter[str] = Counter()
         for part in parts:
             left_out.update(part.left_out)
+        teachers = sorted({teacher for part in parts for teacher in part.shares})
         return cls(
             left_out=left_out,
             num_padding=sum(part.num_padding for part in parts),
+            shares={teacher: np.concatenate([part.share_of(teacher) for part in parts]) for teacher in teachers},
             cases=np.concatenate([np.empty(0, np.uint8), *(part.cases for part in parts)]),
             **{name: np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names},
         )
+
+    def share_of(self, teacher: str) -> NDArray[np.float32]:
+        """[R], 0 for a teacher that was not asked about any of these rows."""
+        return self.shares.get(teacher, np.zeros(len(self.cases), np.float32))
+
+
+def teacher_shares(
+    scored: Sequence[ScoredSample], response_index_R: NDArray[np.integer], row_index_R: NDArray[np.integer]
+) -> dict[str, NDArray[np.float32]]:
+    """[R] by teacher, its share in the targets of these rows of these samples; rows of one sample stand together."""
+    teachers = sorted({teacher for s in scored for teacher in s.shares})
+    shares = {teacher: np.zeros(len(row_index_R), np.float32) for teacher in teachers}
+    bounds = np.searchsorted(response_index_R, np.arange(len(scored) + 1))
+    for s, start, end in zip(scored, bounds, bounds[1:], strict=False):
+        for teacher, share in s.shares.items():
+            shares[teacher][start:end] = share[row_index_R[start:end]]
+    return shares
 
 
 def loss_metrics(rows: LearnedRows, normalizer: int) -> Metrics:
     """`loss` (Σ / Z), its share by case, the mean divergence by case, the emitted-token log-ratio, rows left out.
 
-    `loss/CASE` sum to `loss`; `divergence/CASE` are means over the rows of that case.
+    `loss/CASE` sum to `loss`, and so do `teachers/NAME/loss`, where a row's part is shared out as its target was mixed;
+    `divergence/CASE` are means over the rows of that case.
     """
     metrics: Metrics = {"loss": float(rows.divergence.sum(dtype=np.float64)) / max(1, normalizer)}
     for case in RowCase:
@@ -64,6 +86,9 @@ def loss_metrics(rows: LearnedRows, normalizer: int) -> Metrics:
         if len(selected):
             metrics[f"loss/{case.name.lower()}"] = float(selected.sum(dtype=np.float64)) / max(1, normalizer)
             metrics[f"divergence/{case.name.lower()}"] = float(selected.mean(dtype=np.float64))
+    for teacher, share in rows.shares.items():
+        part = float((share * rows.divergence).sum(dtype=np.float64))
+        metrics[f"teachers/{teacher}/loss"] = part / max(1, normalizer)
     log_ratio = rows.target_log_prob - rows.student_log_prob
     finite = np.isfinite(log_ratio)
     if finite.any():

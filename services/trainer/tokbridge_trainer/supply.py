@@ -57,7 +57,7 @@ class SampleSupply:
         """Use actors that are ready.
 
         Args:
-            announce: told what was lost.
+            announce: told what was lost, and how the teachers changed.
         """
         self._actors = actors
         self._restarts = restarts
@@ -83,11 +83,11 @@ class SampleSupply:
         self._ask_for_batch(order)
         self._share_out(order, work.tasks)
 
-    def collect(self, step: int) -> tuple[Reference, dict[str, float]]:
+    def collect(self, step: int) -> tuple[Reference, FeedReport, dict[str, float]]:
         """Wait until all samples of an order are written and scored.
 
         Returns:
-            A reference to the batch, and how long it took.
+            A reference to the batch, what the feed reports of it, and how long it took.
 
         Raises:
             RayTaskError: a sample could not be written or scored; a typed error of ours is its cause.
@@ -100,7 +100,8 @@ class SampleSupply:
         del self._orders[step]
         if order.failure is not None:
             raise order.failure
-        return order.batch_ref, {**order.metrics(), "time/batch_wait_s": self._clock() - start}
+        assert order.report is not None, "complete without a failure"
+        return order.batch_ref, order.report, {**order.metrics(), "time/batch_wait_s": self._clock() - start}
 
     def get(self, ref: Reference) -> Any:
         """The outcome of a call to the learner; meanwhile the others are looked after.
@@ -146,6 +147,8 @@ class SampleSupply:
 
         def scored(report: FeedReport) -> None:
             order.report, order.batch_ref, order.scored_s = report, batch_ref, self._clock()
+            for event in report.events:
+                self._announce(event)
 
         self._watch(feed, report_ref, scored, order)
         if order.work.samples:

@@ -21,7 +21,8 @@ from tokbridge_trainer.restarts import LEARNER, Restarts
 from tokbridge_trainer.run import Run
 from tokbridge_trainer.run_data import RunData, load_data
 from tokbridge_trainer.supply import LearnerLostError
-from tokbridge_trainer.teacher_credentials import exposed_addresses
+from tokbridge_trainer.teachers.assignment import count_unrouted
+from tokbridge_trainer.teachers.listing import TeacherList, configured_teachers, exposure_warnings
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def run_training(config: TrainConfig, console: Console | None = None) -> Path:
 
 def _run(config: TrainConfig, console: Console) -> Path:
     data = load_data(config)
+    num_unrouted = count_unrouted(configured_teachers(config).config, data.all_prompts)
     start = _starting_point(config, data)
     final_model = config.output_dir / "model"
     if start.step >= data.end_step and final_model.is_dir():
@@ -62,6 +64,8 @@ def _run(config: TrainConfig, console: Console) -> Path:
         show = stack.enter_context(progress_display(config.log.progress, start.step, data.end_step, console))
         for path in set_aside_later(config.checkpoints_dir, start.step):
             show.event(f"a checkpoint past the first step was set aside: {path}")
+        if num_unrouted:
+            show.event(f"no teacher: {num_unrouted} prompts are taken by no rule; their responses will be left out")
         return _train(config, data, start, show)
 
 
@@ -69,9 +73,11 @@ def _train(config: TrainConfig, data: RunData, start: StartingPoint, show: Progr
     """Train to the end; where the learner is lost, all actors start again at the newest checkpoint."""
     restarts = Restarts(config.ray.max_restarts)
     while True:
+        teachers = configured_teachers(config)
         try:
-            with started_actors(config, data.text, start.checkpoint, start.step) as (actors, teacher):
-                _announce(config, data, teacher, start, show)
+            with started_actors(config, teachers, data.text, start.checkpoint, start.step) as (actors, found):
+                _announce_teachers(teachers, found, show)
+                _announce(config, data, start, show)
                 return Run(config, data, actors, restarts, show).train(start.step)
         except LearnerLostError:
             restarts.count(LEARNER)
@@ -96,15 +102,18 @@ def _newest(config: TrainConfig, start: StartingPoint) -> StartingPoint:
     return StartingPoint(steps_done_at(newest), newest)
 
 
-def _announce(
-    config: TrainConfig, data: RunData, teacher: TeacherDescription, start: StartingPoint, show: ProgressDisplay
-) -> None:
+def _announce_teachers(teachers: TeacherList, found: dict[str, TeacherDescription], show: ProgressDisplay) -> None:
+    """Say who teaches."""
+    listed = {name: member for name, member in teachers.config.members.items() if name in found}
+    for name, member in listed.items():
+        label = "teacher" if len(found) == 1 else f"teacher {name}"
+        show.event(f"{label}: {found[name].model} at {', '.join(member.urls)}")
+        for warning in exposure_warnings(teachers, name):
+            show.event(warning)
+
+
+def _announce(config: TrainConfig, data: RunData, start: StartingPoint, show: ProgressDisplay) -> None:
     """Say what is about to run."""
-    show.event(f"teacher: {teacher.model} at {', '.join(config.teacher.urls)}")
-    for address in exposed_addresses(config.teacher):
-        show.event(
-            f"WARNING: the API key goes to {address} without encryption; write grpcs:// and give it a certificate"
-        )
     show.event(f"student: {config.student.model}, {len(data.prompts.prompts)} prompts, {data.end_step} steps")
     if data.prompts.num_overlong:
         show.event(f"left out: {data.prompts.num_overlong} prompts of more than {config.max_prompt_tokens} tokens")

@@ -84,7 +84,7 @@ def _written(row: Mapping[str, Any], index: int, config: TrainConfig, text: Stud
     response = row.get("response")
     if not isinstance(response, str):
         raise InvalidDataError(f"row {index} has no `response`", row=index, column="response")
-    prompt = prompt_of(row, index, text)
+    prompt = prompt_of(row, index, text, config.prompt_columns)
     if len(prompt.token_ids) > config.max_prompt_tokens:
         return "overlong"
     try:

@@ -81,5 +81,5 @@ class Evaluator:
 
     def _batch(self, step: int, work: Work) -> Any:
         self._supply.order(step, work)
-        batch_ref, _ = self._supply.collect(step)
+        batch_ref, _, _ = self._supply.collect(step)
         return batch_ref
