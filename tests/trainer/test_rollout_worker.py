@@ -130,7 +130,7 @@ def test_an_update_that_breaks_off_while_it_is_applied_closes_the_worker(student
     config = make_config(student_folder, max_response_tokens=8)
     profile = student_text.profile
     worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, lambda sample: None)
-    whole = snapshot_weights(another_model(config), 5, torch.float32)
+    whole = snapshot_weights(another_model(config), 5, torch.bfloat16)
     unreadable = dataclasses.replace(whole, dtype="no_such_type")
     with pytest.raises(AttributeError):
         worker.set_weights(unreadable)
