@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -107,16 +108,20 @@ def test_what_loops_in_python_is_ended_by_its_worker_which_goes_on(renderers):
     assert workers & children() == workers
 
 
-def test_what_stays_in_one_call_of_c_ends_by_itself_where_nobody_waits_for_it():
-    """As when the service is gone: the kernel ends the worker once it has had its processor time."""
-    command = [sys.executable, "-m", render_worker.__name__, "0.2", str(1 << 30), "30000"]
-    line = json.dumps(asdict(job("{{ (7 ** (10 ** 8)) % 11 }}"))).encode() + b"\n"
+def test_the_kernel_ends_a_worker_that_stays_in_one_call_of_c():
+    """Where no signal is looked at, and nobody may be left to kill it: each job begins with a bound on its time."""
+    command = [sys.executable, "-m", render_worker.__name__, "1", str(1 << 30), "30000"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
-        worker.stdin.write(line)
-        worker.stdin.flush()
+        assert worker.stdout is not None
         try:
-            assert worker.wait(60) == -signal.SIGXCPU
+            worker.stdout.readline()
+            for _ in range(2):
+                worker.stdin.write(json.dumps(asdict(job(GOOD))).encode() + b"\n")
+                worker.stdin.flush()
+                assert b"text" in worker.stdout.readline()
+                limit, _ = resource.prlimit(worker.pid, resource.RLIMIT_CPU)
+                assert 0 < limit < 60, "the time to start, and two seconds"
         finally:
             worker.kill()
 
