@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tokbridge.errors import InvalidConfigError
 from tokbridge_cli import teacher_serve
 from tokbridge_cli.main import build_app
-from tokbridge_teacher.settings import RequestLimits, ServeSettings
+from tokbridge_teacher.settings import VLLM_OPTIONS, RequestLimits, ServeSettings
 
 OWN_OPTIONS = {"log_level", "log_format"}
 
@@ -45,7 +45,9 @@ def another_value(name: str) -> object:
         return field.default / 2
     if int in kinds:
         return 4321 if field.default is None else field.default + 1
-    return "float16" if name == "dtype" else f"another-{name}"
+    if get_origin(field.annotation) is Literal:
+        return next(choice for choice in kinds if choice != field.default)
+    return f"another-{name}"
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ def served(monkeypatch) -> list[ServeSettings]:
     settings: list[ServeSettings] = []
     monkeypatch.setattr(teacher_serve, "serve", settings.append)
     monkeypatch.setattr(teacher_serve, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(teacher_serve, "require", lambda *_, **__: None)
     return settings
 
 
@@ -79,8 +82,14 @@ def test_every_setting_says_what_it_is():
     assert [name for name, model in FIELDS.items() if not model.model_fields[name].description] == []
 
 
-def test_every_option_arrives_where_it_belongs(served):
-    values = {name: another_value(name) for name in FIELDS if name != "model"}
+# Neither backend takes what is for the other one.
+OF_VLLM = {"backend", *VLLM_OPTIONS}
+NOT_OF_VLLM = {"device"}
+
+
+@pytest.mark.parametrize("names", [FIELDS.keys() - OF_VLLM, FIELDS.keys() - NOT_OF_VLLM], ids=["huggingface", "vllm"])
+def test_every_option_arrives_where_it_belongs(names, served):
+    values = {name: another_value(name) for name in names - {"model"}}
     assert run("some-model", *options(values)).exit_code == 0
     (settings,) = served
     for name, value in values.items():

@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _CONFIG = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-_VLLM_OPTIONS = ("tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
+VLLM_OPTIONS = ("tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
+"""Settings that the backend huggingface does not take."""
 
 
 class RequestLimits(BaseModel):
@@ -136,7 +137,7 @@ class ServeSettings(BaseModel):
     def _options_of_the_backend(self) -> ServeSettings:
         if self.backend == "vllm" and self.device != "auto":
             raise ValueError("device is for the backend huggingface; vLLM takes what CUDA_VISIBLE_DEVICES shows")
-        given = [name for name in _VLLM_OPTIONS if getattr(self, name) != type(self).model_fields[name].default]
+        given = [name for name in VLLM_OPTIONS if getattr(self, name) != type(self).model_fields[name].default]
         if self.backend != "vllm" and given:
             raise ValueError(f"{given[0]} is for the backend vllm")
         return self
