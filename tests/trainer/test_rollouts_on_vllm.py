@@ -13,12 +13,13 @@ import torch
 from support.tiny_models import TINY_STUDENT_FOR_VLLM, save_tiny_model
 from support.training import make_config
 from support.weights import another_model, broken_snapshots, own_model
-from tokbridge.errors import IncompleteWeightsError
+from tokbridge.errors import IncompleteWeightsError, InvalidConfigError
 from tokbridge_trainer.checkpoint_names import CheckpointNames, snapshot_checkpoint
 from tokbridge_trainer.rollout import vllm_engine
 from tokbridge_trainer.rollout.tasks import RolloutTask
 from tokbridge_trainer.rollout.transformers_writer import TransformersWriter
 from tokbridge_trainer.rollout.vllm_arguments import sampling_arguments
+from tokbridge_trainer.rollout.vllm_engine import VllmEngine
 from tokbridge_trainer.rollout.vllm_writer import VllmWriter
 from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import SampleKey
@@ -238,3 +239,9 @@ def test_a_sink_that_fails_leaves_the_engine_usable(engine, folder, text, tasks)
     worker.set_weights(snapshot_of(another_model(config), 1))
     worker.write(tasks)
     assert len(samples) == len(tasks)
+
+
+def test_what_vllm_refuses_is_a_typed_error(folder, text):
+    pytest.importorskip("vllm")
+    with pytest.raises(InvalidConfigError, match="no_such_argument"):
+        VllmEngine({"model": str(folder), "no_such_argument": 1}, 0)
