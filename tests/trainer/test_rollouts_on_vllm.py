@@ -28,15 +28,11 @@ from tokbridge_trainer.weights import snapshot_weights
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
-VLLM = {
-    "backend": "vllm",
-    "vllm": {"enforce_eager": True, "engine_args": {"kv_cache_memory_bytes": 64 << 20, "block_size": 32}},
-}
-"""Small blocks, so that prompts fill several and the prefix cache has something to hold."""
+VLLM = {"backend": "vllm", "vllm": {"enforce_eager": True, "engine_args": {"kv_cache_memory_bytes": 64 << 20}}}
 
 
 def config_of(folder, **values):
-    greedy = {"max_response_tokens": 24, "sampling": {"temperature": 0.0}, "rollout": VLLM}
+    greedy = {"max_prompt_tokens": 600, "max_response_tokens": 24, "sampling": {"temperature": 0.0}, "rollout": VLLM}
     return make_config(folder, **(greedy | values))
 
 
@@ -52,7 +48,8 @@ def text(folder):
 
 @pytest.fixture(scope="module")
 def tasks(text):
-    questions = ["hi", "she sells sea shells by the sea shore; " * 4, "x" * 90]
+    # Of several blocks of the prefix cache, which on CPU are of 128 tokens, so that it has something to hold.
+    questions = ["hi", "she sells sea shells by the sea shore; " * 30, "x" * 400]
     prompts = [text.prompt(i, [{"role": "user", "content": q}], None) for i, q in enumerate(questions)]
     return [RolloutTask(SampleKey(0, prompt.index, n), prompt) for prompt in prompts for n in range(2)]
 
