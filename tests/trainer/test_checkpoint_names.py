@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, MiniMaxM2Config
+from transformers import AutoModelForCausalLM, MiniMaxM2Config, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from support.tiny_models import TINY_STUDENT, TINY_TIED, save_tiny_model
 from support.training import make_config
@@ -81,6 +81,23 @@ def test_a_snapshot_holds_what_the_checkpoint_does(folder):
     assert snapshot.arrays.keys() == saved.keys()
     for name, tensor in saved.items():
         assert torch.equal(as_tensor(snapshot.arrays[name], snapshot.dtype), tensor), name
+
+
+def test_a_text_model_out_of_a_multimodal_checkpoint_goes_by_its_own_names(tmp_path):
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    text = shape | {"vocab_size": 300, "num_hidden_layers": 1, "layer_types": ["full_attention"], "head_dim": 16}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32}
+    Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision)).save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    names = CheckpointNames(str(tmp_path))
+    snapshot = snapshot_checkpoint(own_model(make_config(tmp_path)), names, 0, torch.float32)
+    assert snapshot.shapes == names.shapes
+    assert "model.layers.0.self_attn.q_proj.weight" in snapshot.arrays
+    for name, array in snapshot.arrays.items():
+        assert torch.equal(torch.from_numpy(array), saved[name.replace("model.", "model.language_model.")]), name
+    names.write_config(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["architectures"], config["model_type"]) == (["Qwen3_5ForCausalLM"], "qwen3_5_text")
 
 
 def test_buffers_keep_their_precision_beside_bfloat16_parameters(tmp_path):

@@ -1,6 +1,6 @@
 """Rollouts of a tiny student: complete, streamed, reproducible, and never with a forbidden token."""
 
-import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import torch
 from support.training import make_config
 from support.weights import another_model, broken_snapshots, own_model
 from tokbridge.errors import IncompleteWeightsError
+from tokbridge_trainer import weights
 from tokbridge_trainer.rollout.streaming import FinishedSamples
 from tokbridge_trainer.rollout.tasks import RolloutTask
 from tokbridge_trainer.rollout.transformers_writer import left_padded
@@ -126,14 +127,22 @@ def test_after_a_broken_update_nothing_is_written_until_a_whole_one_comes(studen
     assert [sample.policy_version for sample in samples] == [5, 5]
 
 
-def test_an_update_that_breaks_off_while_it_is_applied_closes_the_worker(student_text, student_folder, tasks):
+def test_an_update_that_breaks_off_while_it_is_applied_closes_the_worker(
+    student_text, student_folder, tasks, monkeypatch
+):
     config = make_config(student_folder, max_response_tokens=8)
     profile = student_text.profile
     worker = RolloutWorker(config, profile.vocabulary, profile.stop_ids, lambda sample: None)
-    whole = snapshot_weights(another_model(config), 5, torch.bfloat16)
-    unreadable = dataclasses.replace(whole, dtype="no_such_type")
-    with pytest.raises(AttributeError):
-        worker.set_weights(unreadable)
+    applied = itertools.count()
+
+    def break_off(array, dtype):
+        if next(applied) == 3:
+            raise ConnectionError("the object store is gone")
+        return torch.from_numpy(array)
+
+    monkeypatch.setattr(weights, "as_tensor", break_off)
+    with pytest.raises(ConnectionError):
+        worker.set_weights(snapshot_weights(another_model(config), 5, torch.float32))
     with pytest.raises(IncompleteWeightsError):
         worker.write(tasks[:2])
 

@@ -13,12 +13,13 @@ import torch
 from support.tiny_models import TINY_STUDENT_FOR_VLLM, save_tiny_model
 from support.training import make_config
 from support.weights import another_model, broken_snapshots, own_model
-from tokbridge.errors import IncompleteWeightsError
+from tokbridge.errors import IncompleteWeightsError, InvalidConfigError
 from tokbridge_trainer.checkpoint_names import CheckpointNames, snapshot_checkpoint
 from tokbridge_trainer.rollout import vllm_engine
 from tokbridge_trainer.rollout.tasks import RolloutTask
 from tokbridge_trainer.rollout.transformers_writer import TransformersWriter
 from tokbridge_trainer.rollout.vllm_arguments import sampling_arguments
+from tokbridge_trainer.rollout.vllm_engine import VllmEngine
 from tokbridge_trainer.rollout.vllm_writer import VllmWriter
 from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import SampleKey
@@ -27,15 +28,11 @@ from tokbridge_trainer.weights import snapshot_weights
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
-VLLM = {
-    "backend": "vllm",
-    "vllm": {"enforce_eager": True, "engine_args": {"kv_cache_memory_bytes": 64 << 20, "block_size": 32}},
-}
-"""Small blocks, so that prompts fill several and the prefix cache has something to hold."""
+VLLM = {"backend": "vllm", "vllm": {"enforce_eager": True, "engine_args": {"kv_cache_memory_bytes": 64 << 20}}}
 
 
 def config_of(folder, **values):
-    greedy = {"max_response_tokens": 24, "sampling": {"temperature": 0.0}, "rollout": VLLM}
+    greedy = {"max_prompt_tokens": 600, "max_response_tokens": 24, "sampling": {"temperature": 0.0}, "rollout": VLLM}
     return make_config(folder, **(greedy | values))
 
 
@@ -51,7 +48,8 @@ def text(folder):
 
 @pytest.fixture(scope="module")
 def tasks(text):
-    questions = ["hi", "she sells sea shells by the sea shore; " * 4, "x" * 90]
+    # Of several blocks of the prefix cache, which on CPU are of 128 tokens, so that it has something to hold.
+    questions = ["hi", "she sells sea shells by the sea shore; " * 30, "x" * 400]
     prompts = [text.prompt(i, [{"role": "user", "content": q}], None) for i, q in enumerate(questions)]
     return [RolloutTask(SampleKey(0, prompt.index, n), prompt) for prompt in prompts for n in range(2)]
 
@@ -238,3 +236,9 @@ def test_a_sink_that_fails_leaves_the_engine_usable(engine, folder, text, tasks)
     worker.set_weights(snapshot_of(another_model(config), 1))
     worker.write(tasks)
     assert len(samples) == len(tasks)
+
+
+def test_what_vllm_refuses_is_a_typed_error(folder, text):
+    pytest.importorskip("vllm")
+    with pytest.raises(InvalidConfigError, match="no_such_argument"):
+        VllmEngine({"model": str(folder), "no_such_argument": 1}, 0)

@@ -65,13 +65,15 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch):
+    vllm_distributed = pytest.importorskip("vllm.distributed")
     nccl_engine = pytest.importorskip("vllm.distributed.weight_transfer.nccl_engine")
     wire = Wire()
     monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", wire.learner_joins)
     monkeypatch.setattr(nccl_engine, "worker_init_process_group", wire.engine_joins)
     monkeypatch.setattr(nccl_engine, "packed_nccl_broadcast_producer", wire.send)
     monkeypatch.setattr(nccl_engine, "packed_nccl_broadcast_consumer", wire.receive)
-    return wire
+    yield wire
+    vllm_distributed.cleanup_dist_env_and_memory()
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ class VllmEngine:
             num_biases: entries of each response's `logit_bias`.
 
         Raises:
-            InvalidConfigError: vLLM is not installed.
+            InvalidConfigError: vLLM is not installed, or does not start.
         """
         # vLLM reads its variables when it starts. Without the first the engine is a process that may outlive ours.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -55,7 +55,12 @@ class VllmEngine:
                 "rollout.backend: vllm needs vLLM in the trainer's environment: pip install 'tokbridge[vllm]'",
                 field="rollout.backend",
             ) from error
-        self._llm = LLM(**arguments)
+        try:
+            self._llm = LLM(**arguments)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidConfigError(
+                f"vLLM does not start with this student and configuration: {error}", field="rollout.vllm"
+            ) from error
         self._is_receiving = False
 
     def add(self, request_id: str, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> None:

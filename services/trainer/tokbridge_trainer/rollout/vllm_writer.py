@@ -50,7 +50,7 @@ class VllmWriter:
         """Start an engine.
 
         Raises:
-            InvalidConfigError: vLLM is not installed.
+            InvalidConfigError: vLLM is not installed, or does not start.
         """
         names = CheckpointNames(config.student.model)
         with TemporaryDirectory() as folder:
