@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import torch
 from datasets import load_dataset
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=1024)
     parser.add_argument("--learning-rate", type=float, default=1e-6)
     arguments = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
     config = DistillationConfig(
         output_dir=arguments.output,
         max_steps=arguments.steps,
@@ -44,6 +46,8 @@ def main() -> None:
         gradient_accumulation_steps=4,
         logging_steps=1,
         report_to="none",
+        bf16=on_gpu,
+        use_cpu=not on_gpu,
     )
     student = StudentTokenizer.load(arguments.student)
     prompts = load_dataset("json", data_files=arguments.prompts, split="train")

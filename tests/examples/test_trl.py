@@ -107,15 +107,15 @@ def test_the_loss_falls_and_an_evaluation_gives_one_too(make_trainer):
 
 @pytest.mark.nightly
 def test_the_program_runs_on_two_processes(teacher_address, tiny_student, tmp_path):
-    """As `accelerate launch` starts it: each process scores its own responses, gradients are averaged over both."""
+    """Each process scores its own responses, gradients are averaged over both."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(json.dumps({"messages": messages}) for messages in CONVERSATIONS * 16))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     options = {"teacher": teacher_address, "student": tiny_student, "prompts": prompts, "output": tmp_path / "out"}
     limits = ["--steps=2", "--max-new-tokens=8"]
     arguments = [f"--{name}={value}" for name, value in options.items()]
     program = str(EXAMPLES / "trl" / "train.py")
-    command = [*launch, "--mixed_precision=no", "--dynamo_backend=no", program, *arguments, *limits]
+    command = [*launch, program, *arguments, *limits]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     logged = [ast.literal_eval(line) for line in done.stdout.splitlines() if line.startswith("{'loss'")]

@@ -206,13 +206,17 @@ def test_summaries_are_added_up_and_bits_per_byte_averaged():
             "retries": {"overloaded": 2},
         },
     ]
-    results = [score(sample, rows, stop_log_prob=-1.0, **fact).result for fact in facts]
+    masses = [{"unresolved_mass": 2.0, "lookahead_tail": 0.0}, {"unresolved_mass": 1.0, "lookahead_tail": 0.4}]
+    results = [
+        score(sample, rows, stop_log_prob=-1.0, **fact, **mass).result for fact, mass in zip(facts, masses, strict=True)
+    ]
     mixed = mixed_result(results, [3.0, 1.0], rows)
     assert mixed.content_log_prob / mixed.scored_bytes == pytest.approx((3 * -2.0 + 1 * -1.0) / 4)
     assert (mixed.seam, mixed.notes, mixed.retries) == ("given+none", ("x", "y"), {"overloaded": 3})
     assert mixed.stop_log_prob == pytest.approx(-1.0)
     assert sum(mixed.cases.values()) == 3
     assert mixed.attempts == 2
+    assert (mixed.unresolved_mass, mixed.lookahead_tail) == pytest.approx((1.75, 0.1))
 
 
 def make_request():

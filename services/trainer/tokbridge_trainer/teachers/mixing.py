@@ -41,7 +41,7 @@ def combined(
 
 
 def mixed_result(results: Sequence[ScoreResult], weights: Sequence[float], rows: TargetRows) -> ScoreResult:
-    """One summary of several: work is added up, bits per byte are the weighted mean of the teachers'."""
+    """One summary of several: work is added up, bits per byte and masses are the weighted mean of the teachers'."""
     scored_bytes = max(result.scored_bytes for result in results)
     notes = dict.fromkeys(note for result in results for note in result.notes)
     return ScoreResult(
@@ -55,6 +55,8 @@ def mixed_result(results: Sequence[ScoreResult], weights: Sequence[float], rows:
         content_log_prob=scored_bytes * _mean([_log_prob_per_byte(result) for result in results], weights),
         stop_log_prob=_log_mean([result.stop_log_prob for result in results], weights),
         scored_bytes=scored_bytes,
+        unresolved_mass=_mean([result.unresolved_mass for result in results], weights),
+        lookahead_tail=_mean([result.lookahead_tail for result in results], weights),
         timings=_added([result.timings for result in results]),
         attempts=sum(result.attempts for result in results),
         retries=sum((Counter(result.retries) for result in results), Counter()),
