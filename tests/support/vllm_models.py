@@ -22,6 +22,8 @@ from transformers import (
     GraniteConfig,
     MiniMaxM2Config,
     PretrainedConfig,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
     Qwen3_5TextConfig,
     Qwen3Config,
 )
@@ -33,9 +35,17 @@ ARCHITECTURES: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
     "glm4": (Glm4Config, {"partial_rotary_factor": 0.5}),
     "minimax-m2": (
         MiniMaxM2Config,
-        {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "use_qk_norm": True},
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rotary_dim": 16,
+            "use_qk_norm": True,
+            "scoring_func": "sigmoid",
+        },
     ),
     "qwen3.5": (
+        Qwen3_5Config,
+        Qwen3_5ForConditionalGeneration,
         Qwen3_5TextConfig,
         {
             "layer_types": ["linear_attention", "full_attention"],
@@ -43,6 +53,13 @@ ARCHITECTURES: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
             "linear_num_value_heads": 2,
             "linear_key_head_dim": 32,
             "linear_value_head_dim": 32,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [3, 3, 2],
+                "mrope_interleaved": True,
+            },
         },
     ),
     "gemma2": (Gemma2Config, {"final_logit_softcapping": 30.0, "sliding_window": 16, "query_pre_attn_scalar": 32}),
@@ -83,6 +100,22 @@ def save_vllm_model(name: str, folder: Path, dtype: torch.dtype = torch.float32,
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(TINY_TEACHER)), encoding="utf-8")
     return folder
+
+
+def save_with_vision_tower(folder: Path, target: Path) -> Path:
+    """Write the Qwen3.5 of `folder` into `target` as it is published: inside a model that also sees."""
+    shutil.copytree(folder, target)
+    text = json.loads((folder / "config.json").read_text())
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+    config = Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=text["tie_word_embeddings"])
+    model = Qwen3_5ForConditionalGeneration(config).eval()
+    weights = load_file(folder / "model.safetensors")
+    inner = {name.replace("model.", "model.language_model.", 1): weight for name, weight in weights.items()}
+    missing, unexpected = model.load_state_dict(inner, strict=False)
+    assert not unexpected
+    assert all("visual" in name or name == "lm_head.weight" for name in missing)
+    model.save_pretrained(target)
+    return target
 
 
 def save_quantised(folder: Path, target: Path) -> Path:

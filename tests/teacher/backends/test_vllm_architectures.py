@@ -7,7 +7,7 @@ import torch
 
 from support.backend_bench import Bench
 from support.vllm_bench import apart, running_backend
-from support.vllm_models import ARCHITECTURES, save_quantised, save_vllm_model
+from support.vllm_models import ARCHITECTURES, save_quantised, save_vllm_model, save_with_vision_tower
 from tokbridge.errors import InvalidConfigError
 
 pytestmark = pytest.mark.vllm
@@ -44,6 +44,15 @@ def test_bfloat16_is_as_near_as_its_rounding(tmp_path):
         difference = apart(bench, backend)
     print(f"largest difference, bfloat16: {difference:.2g}; self-test: {report}")
     assert difference < BFLOAT16
+
+
+def test_a_model_inside_one_that_also_sees(tmp_path):
+    folder = save_vllm_model("qwen3.5", tmp_path / "text")
+    with running_backend(save_with_vision_tower(folder, tmp_path / "whole")) as backend:
+        assert backend.self_test().disabled_paths == ()
+        difference = apart(Bench(folder), backend)
+    print(f"largest difference, qwen3.5 with its vision tower, float32: {difference:.2g}")
+    assert difference < FLOAT32
 
 
 def test_a_quantised_model_gives_rows_near_those_of_its_rounded_weights(tmp_path):

@@ -43,6 +43,8 @@ def load_model(source: str, *, dtype: str, device: str, trust_remote_code: bool 
         )
     except (OSError, ValueError, KeyError) as error:
         raise InvalidConfigError(f"No causal model can be loaded from {source!r}: {error}", field="model") from error
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")  # before transformers 5.20, sdpa was taken and left the capping out
     model.requires_grad_(False)
     nn.Module.to(model, resolve_device(device))
     return model.eval()
