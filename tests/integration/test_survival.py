@@ -70,6 +70,16 @@ def test_samples_are_neither_lost_nor_counted_twice_when_rollouts_run_ahead(undi
     assert sum(lines[-1][f"restarts/{kind}"] for kind in ("learner", "feed", "rollout")) == 2
 
 
+@pytest.mark.nightly
+def test_a_learner_of_two_ranks_that_loses_one_goes_back_as_a_whole(undisturbed, tmp_path):
+    reference, _ = undisturbed
+    ray = reference.ray.model_copy(update={"learners": 2})
+    _, lines, said = run_with_kills(reference, tmp_path / "run", {8: "RayTrainWorker"}, ray=ray)
+    assert [line["step"] for line in lines] == list(range(20))
+    assert lines[-1]["restarts/learner"] == 1
+    assert "the learner was lost; training goes on after 5 steps" in said
+
+
 def test_a_process_that_is_lost_too_often_ends_the_run_with_a_typed_error(undisturbed, tmp_path):
     reference, _ = undisturbed
     ray = reference.ray.model_copy(update={"max_restarts": 0})
