@@ -132,6 +132,15 @@ async def test_a_response_that_no_teacher_scored_is_left_out_once():
     assert (metrics["teachers/a/skipped"], metrics["teachers/b/skipped"]) == (1, 1)
 
 
+async def test_one_that_may_be_missed_is_not_to_blame_for_what_another_leaves_out():
+    members = {"a": {"on_failure": "others"}, "b": {"on_failure": "skip"}, "c": {}}
+    clients = {"a": StandIn({"*": AWAY}), "b": StandIn({"*": REFUSED}), "c": StandIn()}
+    metrics, batch = await run_step(members, clients, [sample_of(0, 0)])
+    assert batch.drops == {"context_length_exceeded": 1}
+    assert (metrics["teachers/a/skipped"], metrics["teachers/a/left_to_others"]) == (0, 0)
+    assert metrics["teachers/b/skipped"] == 1
+
+
 async def test_wait_asks_again_for_as_long_as_it_takes(monkeypatch):
     monkeypatch.setattr(panel, "ASK_AGAIN_AFTER_S", 0.001)
     outage = [AWAY, DeadlineExceededError("late"), OverloadedError("full")]

@@ -91,17 +91,22 @@ class Panel:
             tally.of(name).resent += 1
         if retired:
             return Resend()
-        left_out: LeftOut | None = None
+        excusable: dict[str, TokbridgeError] = {}
+        to_blame: dict[str, TokbridgeError] = {}
         for name, failure in failures.items():
             fallback = self.config.members[name].on_failure
             if not isinstance(failure, TokbridgeError) or fallback in ("raise", "wait"):
                 raise failure
-            if fallback == "others" and has_results:
-                tally.of(name).left_to_others += 1
-            else:
-                tally.of(name).skipped += 1
-                left_out = left_out or LeftOut(failure)
-        return left_out
+            (excusable if fallback == "others" else to_blame)[name] = failure
+        if not has_results:
+            to_blame |= excusable
+        for name in to_blame:
+            tally.of(name).skipped += 1
+        if to_blame:
+            return LeftOut(next(iter(to_blame.values())))
+        for name in excusable:
+            tally.of(name).left_to_others += 1
+        return None
 
     async def _combined(
         self, sample: Sample, results: Mapping[str, ScoreResult], weights: Mapping[str, float], tally: StepTally
