@@ -20,6 +20,8 @@ from tokbridge.errors import InvalidDataError
 from tokbridge.targets import RowCase, TargetRows, offsets_of
 
 _NO_CASE = 255
+_HALF = 32
+"""Bits; two numbers of 32 bits make one sort key."""
 
 
 @dataclass(frozen=True)
@@ -134,18 +136,28 @@ def _cells(parts: Sequence[TargetRows], shares_TR: NDArray[np.float64]) -> dict[
     """Union of the cells with Σ λ·mass each, by falling mass within a row (by id where masses are equal)."""
     terms = map(_terms, parts, _log(shares_TR))
     owners, ids, log_masses = (np.concatenate(arrays) for arrays in zip(*terms, strict=True))
-    width = int(ids.max(initial=0)) + 1
-    keys = owners * width + ids
+    keys = owners << _HALF | ids
     order = np.argsort(keys, kind="stable")
-    first_M = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    owners_M, ids_M = np.divmod(keys[order][first_M], width)
-    log_masses_M = np.minimum(np.logaddexp.reduceat(log_masses[order], first_M), 0.0) if len(keys) else log_masses
-    order_M = np.lexsort((-log_masses_M, owners_M))
+    keys, log_masses = keys[order], log_masses[order]
+    first_M = np.flatnonzero(np.diff(keys, prepend=-1))
+    keys_M, log_masses_M = keys[first_M], _summed(log_masses, first_M).astype(np.float32)
+    owners_M = keys_M >> _HALF
+    # A float32 of 0 or less falls as the bits of its absolute value rise.
+    order_M = np.argsort(owners_M << _HALF | np.abs(log_masses_M).view(np.uint32), kind="stable")
     return {
         "row_offsets": offsets_of(np.bincount(owners_M, minlength=shares_TR.shape[1])),
-        "cell_ids": ids_M[order_M].astype(np.int32),
-        "cell_log_probs": log_masses_M[order_M].astype(np.float32),
+        "cell_ids": (keys_M[order_M] & (1 << _HALF) - 1).astype(np.int32),
+        "cell_log_probs": log_masses_M[order_M],
     }
+
+
+def _summed(log_masses: NDArray[np.float64], first_M: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[M], ln Σ exp of the terms of each cell, which begin at `first_M`; a lone term to the bit."""
+    if not len(first_M):
+        return log_masses
+    counts_M = np.diff(first_M, append=len(log_masses))
+    sums_M = _log(np.add.reduceat(np.exp(log_masses), first_M))
+    return np.minimum(np.where(counts_M == 1, log_masses[first_M], sums_M), 0.0)
 
 
 def _terms(
