@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tokbridge_trainer.run_data import RunData
 from tokbridge_trainer.schedule import Phase, plan_step
 from tokbridge_trainer.sources import RolloutSource, SampleSource, WarmStartSource
 from tokbridge_trainer.staleness import StalenessGate
-from tokbridge_trainer.supply import SampleSupply
+from tokbridge_trainer.supply import LearnerLostError, SampleSupply
 
 
 class Run:
@@ -101,14 +101,20 @@ class Run:
 
     @contextmanager
     def _finishing_checkpoints(self) -> Iterator[None]:
-        """Whatever ends the block, a checkpoint that is being written is waited for before the actors are ended."""
+        """Whatever ends the block, a checkpoint that is being written is waited for before the actors are ended.
+
+        Not of a learner that is lost: it may be there and wait for ever for others that are not.
+        """
+        is_lost = False
         try:
             yield
+        except LearnerLostError:
+            is_lost = True
+            raise
         finally:
-            try:
-                ray.get(self._learner.finish_saving.remote())
-            except ACTOR_LOST:
-                self._show.event("a checkpoint that was being written may have been lost with the learner")
+            if not is_lost:
+                with suppress(*ACTOR_LOST):  # The run is over, or the export that follows says so.
+                    ray.get(self._learner.finish_saving.remote())
 
     def _write_final_model(self) -> Path:
         folder = (self._config.output_dir / "model").resolve()
