@@ -44,8 +44,6 @@ ARCHITECTURES: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
         },
     ),
     "qwen3.5": (
-        Qwen3_5Config,
-        Qwen3_5ForConditionalGeneration,
         Qwen3_5TextConfig,
         {
             "layer_types": ["linear_attention", "full_attention"],
