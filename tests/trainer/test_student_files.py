@@ -7,7 +7,7 @@ import torch
 from support.tiny_models import TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
 from support.training import make_config
 from tokbridge.errors import (
-    CheckpointError,
+    IncompleteWeightsError,
     InvalidConfigError,
     SelfTestFailedError,
     TokenizerMismatchError,
@@ -17,6 +17,7 @@ from tokbridge.requests import split_at_stop
 from tokbridge_trainer import hub
 from tokbridge_trainer.config_sections import PushToHubConfig
 from tokbridge_trainer.head import HeadForm, find_head_form
+from tokbridge_trainer.rollout.weight_check import check_whole
 from tokbridge_trainer.student import load_base
 from tokbridge_trainer.student_text import load_student_text, write_tokenizer_files
 from tokbridge_trainer.weights import apply_weights, snapshot_weights
@@ -66,8 +67,9 @@ def test_weights_arrive_as_they_were_sent(student_folder, dtype):
 
 def test_weights_of_another_model_are_refused(student_folder, tmp_path):
     other = load(save_tiny_model(TINY_SOFTCAPPED, tmp_path / "other"))
-    with pytest.raises(CheckpointError):
-        apply_weights(load(student_folder), snapshot_weights(other, 0, torch.float32))
+    expected = snapshot_weights(load(student_folder), 0, torch.float32).shapes
+    with pytest.raises(IncompleteWeightsError, match="another shape"):
+        check_whole(snapshot_weights(other, 0, torch.float32), expected)
 
 
 def test_a_missing_student_is_a_typed_error(tmp_path):

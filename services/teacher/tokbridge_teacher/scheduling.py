@@ -240,6 +240,8 @@ class Scheduler:
         under_way.seconds += seconds
         if ended:
             self._end(lane, under_way, fault)
+        else:
+            self._put_last(lane)
         if isinstance(fault, BackendLostError):
             raise fault
 

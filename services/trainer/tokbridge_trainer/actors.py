@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayError
@@ -183,7 +183,8 @@ def _factories(
     config: TrainConfig, teachers: TeacherList, text: StudentText, checkpoint: Path | None, steps_done: int
 ) -> ActorFactories:
     profile, resources = text.profile, config.ray
-    feed_class = ray.remote(num_cpus=0, scheduling_strategy=_feed_placement(config))(Feed)
+    placement: Any = _feed_placement(config)  # Ray's own annotation leaves affinity to a node out
+    feed_class = ray.remote(num_cpus=0, scheduling_strategy=placement)(Feed)
     worker_class = ray.remote(num_cpus=resources.rollout_cpus, num_gpus=resources.rollout_gpus)(_WorkerActor)
     student = StudentSide(StudentRegistration.from_profile(profile), config.chat_template_kwargs)
     return ActorFactories(
@@ -256,7 +257,7 @@ def _list_file(config: TrainConfig) -> ListFile | None:
     return config.teachers_file and ListFile(config.teachers_file.resolve(), config.prompt_columns)
 
 
-def _feed_placement(config: TrainConfig) -> str | NodeAffinitySchedulingStrategy:
+def _feed_placement(config: TrainConfig) -> Literal["DEFAULT"] | NodeAffinitySchedulingStrategy:
     """Anywhere; on the driver's node where the feed follows a file that lies there."""
     if config.teachers_file is None:
         return "DEFAULT"

@@ -87,6 +87,7 @@ class Switch:
 
     async def close(self) -> None:
         """Close all connections, those of leaving teachers too."""
+        await asyncio.sleep(0)  # one that is cancelled before it has begun would close nothing
         for task in self._leaving:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)

@@ -1,5 +1,5 @@
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -13,11 +13,14 @@ class WeightTransferUpdateInfo: ...
 TInit = TypeVar("TInit", bound=WeightTransferInitInfo)
 TUpdate = TypeVar("TUpdate", bound=WeightTransferUpdateInfo)
 
+class LoadableModel(nn.Module):
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str] | None: ...
+
 class WeightTransferEngine(ABC, Generic[TInit, TUpdate]):
     init_info_cls: type[TInit]
     update_info_cls: type[TUpdate]
     supports_draft_weight_update: bool
-    model: nn.Module
+    model: LoadableModel
     model_config: ModelConfig
     device: torch.device
     def __init__(self, *arguments: Any) -> None: ...
