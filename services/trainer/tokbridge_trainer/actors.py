@@ -183,8 +183,7 @@ def _factories(
     config: TrainConfig, teachers: TeacherList, text: StudentText, checkpoint: Path | None, steps_done: int
 ) -> ActorFactories:
     profile, resources = text.profile, config.ray
-    placement: Any = _feed_placement(config)  # Ray's own annotation leaves affinity to a node out
-    feed_class = ray.remote(num_cpus=0, scheduling_strategy=placement)(Feed)
+    feed_class = ray.remote(num_cpus=0)(Feed).options(scheduling_strategy=_feed_placement(config))
     worker_class = ray.remote(num_cpus=resources.rollout_cpus, num_gpus=resources.rollout_gpus)(_WorkerActor)
     student = StudentSide(StudentRegistration.from_profile(profile), config.chat_template_kwargs)
     return ActorFactories(

@@ -153,14 +153,15 @@ class Member:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._retired.wait(), seconds)
 
-    async def retire(self, grace_s: float) -> None:
-        """Take no more samples; close once those that were sent are answered, or after `grace_s`."""
+    def retire(self) -> None:
+        """Take no more samples."""
         self._retired.set()
-        try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), grace_s)
-        finally:
-            await self.close()
+
+    async def drain(self, grace_s: float) -> None:
+        """Close once the samples that were sent are answered, or after `grace_s`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self.close()
 
     async def close(self) -> None:
         """Release the channels; what is under way ends with `RequestCancelledError`."""

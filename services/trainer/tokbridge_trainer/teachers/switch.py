@@ -25,7 +25,7 @@ class Switch:
     def __init__(self, student: StudentSide) -> None:
         self._student = student
         self._panel: Panel | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], Member] = {}
         self._events: list[str] = []
         self._changes = 0
         self._refusals = 0
@@ -87,12 +87,12 @@ class Switch:
 
     async def close(self) -> None:
         """Close all connections, those of leaving teachers too."""
-        await asyncio.sleep(0)  # one that is cancelled before it has begun would close nothing
-        for task in self._leaving:
+        members = [*self._leaving.values(), *(self._panel.members.values() if self._panel else ())]
+        tasks = [*self._leaving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
-        if self._panel is not None:
-            await asyncio.gather(*(member.close() for member in self._panel.members.values()))
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(member.close() for member in members))
 
     async def _connected(self, teachers: TeacherList, kept: Mapping[str, Member]) -> dict[str, Member]:
         """All members of a list, in its order; if one does not come up, those that are new are closed again."""
@@ -107,9 +107,10 @@ class Switch:
         return members
 
     def _leave(self, member: Member, grace_s: float) -> None:
-        task = asyncio.create_task(member.retire(grace_s))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        member.retire()
+        task = asyncio.create_task(member.drain(grace_s))
+        self._leaving[task] = member
+        task.add_done_callback(self._leaving.pop)
 
 
 def _changes(old: Mapping[str, Member], new: Mapping[str, Member]) -> list[str]:
