@@ -1,5 +1,6 @@
 """Several passes under way in one lane, for a backend that batches across them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import cast
 
@@ -36,7 +37,9 @@ class CountingBackend:
 
 
 def run(backend, sizes: Sequence[int], passes: int) -> list[Outcome]:
-    scheduler = Scheduler(cast(Backend, backend), SchedulerLimits(BUDGET, passes=passes))
+    seconds = itertools.count()  # every step takes one
+    limits = SchedulerLimits(BUDGET, passes=passes)
+    scheduler = Scheduler(cast(Backend, backend), limits, clock=lambda: float(next(seconds)))
     outcomes = [Outcome() for _ in sizes]
     for size, outcome in zip(sizes, outcomes, strict=True):
         scheduler.submit(job(size, outcome), lambda: None)
