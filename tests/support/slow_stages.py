@@ -165,6 +165,9 @@ class SlowLearner:
         self._stages, self._journal = stages, journal
         self._version = 0
 
+    def close(self) -> None:
+        """As `Actors` ends a learner."""
+
     def load(self) -> None:
         """Nothing to load."""
 

@@ -35,6 +35,8 @@ from tokbridge_trainer.threads import use_threads
 
 _CLOSE_S = 5.0
 """For the feed to end its calls and to send its last traces."""
+_GROUP_CLOSE_S = 90.0
+"""For several ranks to end the call that they are in, or to be found dead."""
 
 ActorHandle = Any
 """A Ray actor; its methods are called with `.remote(…)`."""
@@ -48,6 +50,8 @@ class ActorFactories:
     feed: Callable[[], ActorHandle]
     worker: Callable[[ActorHandle], ActorHandle]
     """A rollout worker that sends what it writes to the given feed."""
+    learner_close_s: float = _CLOSE_S
+    """How long the learner may take to end."""
 
 
 class Actors:
@@ -113,8 +117,9 @@ class Actors:
 
     def end(self) -> None:
         """End all of them, once the feed has sent its last traces."""
-        with suppress(RayError):  # an actor that is dead or busy closes nothing
-            ray.get(self.feed.close.remote(), timeout=_CLOSE_S)
+        for actor, timeout_s in ((self.feed, _CLOSE_S), (self.learner, self._factories.learner_close_s)):
+            with suppress(RayError):  # an actor that is dead or busy closes nothing
+                ray.get(actor.close.remote(), timeout=timeout_s)
         for actor in [self.feed, self.learner, *self.workers]:
             end_actor(actor)
 
@@ -187,6 +192,7 @@ def _factories(
     worker_class = ray.remote(num_cpus=resources.rollout_cpus, num_gpus=resources.rollout_gpus)(_WorkerActor)
     student = StudentSide(StudentRegistration.from_profile(profile), config.chat_template_kwargs)
     return ActorFactories(
+        learner_close_s=_CLOSE_S if config.ray.learners == 1 else _GROUP_CLOSE_S,
         learner=lambda: learner_class(config).remote(config, text, checkpoint, steps_done),
         feed=lambda: feed_class.remote(teachers, student, _list_file(config)),
         worker=lambda feed: worker_class.remote(config, profile.vocabulary, profile.stop_ids, feed),
@@ -214,6 +220,9 @@ class _LearnerActor(Learner):
         """Load the student; nothing else may be called before."""
         use_threads(self._arguments[0].ray.threads)
         super().__init__(*self._arguments)
+
+    def close(self) -> None:
+        """Nothing is left of it but its process."""
 
 
 class _WorkerActor(RolloutWorker):

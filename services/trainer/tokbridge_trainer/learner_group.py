@@ -32,6 +32,8 @@ from tokbridge_trainer.weights import Rendezvous, WeightUpdate
 
 _FOLDER = ".ray_train"
 """Below the run's folder; Ray Train insists on one that all nodes see."""
+_CLOSE_S = 60.0
+"""Ray Train notices a lost rank within seconds, and waits half a minute for the others' process group."""
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +95,16 @@ class LearnerGroup:
     def export(self, folder: Path) -> None:
         """As `Learner.export`."""
         return self._call("export", folder)
+
+    def close(self) -> None:
+        """End the ranks, and wait until Ray Train has given back what they took.
+
+        Killed instead, it would not: the placement group would stay, and the next group wait for its resources.
+        """
+        if self._running is not None and not self._running.done():
+            self._number += 1
+            ray.get(self._board.post.remote(self._number, None))
+            wait([self._running], timeout=_CLOSE_S)
 
     def _call(self, method: str, *arguments: object) -> Any:
         self._number += 1
