@@ -69,6 +69,19 @@ async def test_what_has_arrived_is_known_until_the_step_is_handed_out():
     assert await feed.arrived(0) is None
 
 
+async def test_calls_may_reach_the_feed_in_any_order():
+    """Ray's asynchronous actors promise none: what comes before its step is asked for is kept."""
+    feed = await feed_of(StandIn())
+    assert await feed.arrived(0) == frozenset()
+    await feed.submit_all([sample_of(0, 0)])
+    _, batch = await asyncio.wait_for(feed.collect(0, 3, [sample_of(0, 1)], [sample_of(0, 2)]), 5)
+    assert [scored.sample.key.prompt_index for scored in batch.scored] == [0, 1, 2]
+    again = asyncio.create_task(feed.collect(0, 1))
+    await asyncio.sleep(0)
+    await feed.submit_all([sample_of(0, 3)])
+    assert [scored.sample.key.prompt_index for scored in (await asyncio.wait_for(again, 5))[1].scored] == [3]
+
+
 async def test_no_more_than_the_limit_wait_for_a_service():
     client = StandIn()
     client.gate.clear()

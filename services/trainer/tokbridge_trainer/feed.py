@@ -68,6 +68,7 @@ class Feed:
         self._file = file
         self._switch = Switch(replace(student, traces=self._traces))
         self._steps: dict[int, StepCollector] = {}
+        self._handed_out: set[int] = set()
         self._tallies: dict[int, StepTally] = {}
         self._first_arrival: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,23 +104,32 @@ class Feed:
             task.add_done_callback(self._tasks.discard)
 
     async def submit_all(self, samples: Sequence[Sample]) -> None:
-        """Take samples of steps that are being collected; a step that has been handed out needs none."""
+        """Take samples that may come late: of a step that has been handed out none are needed."""
         for sample in samples:
-            if sample.key.step in self._steps:
+            if sample.key.step not in self._handed_out:
                 await self.submit(sample)
 
     async def arrived(self, step: int) -> frozenset[SampleKey] | None:
         """Which samples of a step are here, scored or not; None: the step has been handed out."""
+        if step in self._handed_out:
+            return None
         collector = self._steps.get(step)
-        return None if collector is None else collector.keys
+        return frozenset() if collector is None else collector.keys
 
-    async def collect(self, step: int, num_samples: int) -> tuple[FeedReport, StepBatch]:
+    async def collect(self, step: int, num_samples: int, *written: Sequence[Sample]) -> tuple[FeedReport, StepBatch]:
         """Wait until all samples of a step have their outcome, and hand them out; the step is forgotten here.
+
+        Args:
+            written: samples that are there already. (Of two calls, the later one may reach an actor first.)
 
         Raises:
             TokbridgeError: a sample could not be scored, and its teacher's fallback is to end the run.
         """
         collector = self._steps.setdefault(step, StepCollector())
+        self._handed_out.discard(step)
+        for samples in written:
+            for sample in samples:
+                await self.submit(sample)
         async with self._changed:
             await self._changed.wait_for(lambda: collector.failure or collector.num_resolved >= num_samples)
         if collector.failure:
@@ -127,6 +137,7 @@ class Feed:
         if self._following is not None and self._following.done():
             self._following.result()  # it has no end but a fault
         del self._steps[step]
+        self._handed_out.add(step)
         seconds = time.monotonic() - self._first_arrival.pop(step, time.monotonic())
         return self._report(step, seconds), collector.batch()
 

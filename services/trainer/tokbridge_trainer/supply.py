@@ -22,7 +22,7 @@ from tokbridge_trainer.lost_actors import ACTOR_LOST, lost_actor
 from tokbridge_trainer.orders import Job, Order
 from tokbridge_trainer.restarts import FEED, ROLLOUT, Restarts
 from tokbridge_trainer.rollout.tasks import RolloutReport, RolloutTask
-from tokbridge_trainer.samples import Sample, SampleKey
+from tokbridge_trainer.samples import SampleKey
 from tokbridge_trainer.sources import Work, share_out
 
 Reference = Any
@@ -142,8 +142,10 @@ class SampleSupply:
 
     def _ask_for_batch(self, order: Order) -> None:
         """Of the present feed; it is given what is written already."""
-        feed = self._actors.feed
-        report_ref, batch_ref = feed.collect.options(num_returns=2).remote(order.step, order.work.num_samples)
+        feed, work = self._actors.feed, order.work
+        written = [job.samples_ref for job in order.jobs if job.samples_ref is not None]
+        written += [work.samples] if work.samples else []
+        report_ref, batch_ref = feed.collect.options(num_returns=2).remote(order.step, work.num_samples, *written)
 
         def scored(report: FeedReport) -> None:
             order.report, order.batch_ref, order.scored_s = report, batch_ref, self._clock()
@@ -151,13 +153,11 @@ class SampleSupply:
                 self._announce(event)
 
         self._watch(feed, report_ref, scored, order)
-        if order.work.samples:
-            self._submit(order, order.work.samples)
 
-    def _submit(self, order: Order, samples: Sequence[Sample] | Reference) -> None:
-        """Give the present feed samples that are written already, or a reference to them."""
+    def _submit(self, order: Order, samples_ref: Reference) -> None:
+        """Give the present feed samples that were written for another."""
         feed = self._actors.feed
-        self._watch(feed, feed.submit_all.remote(samples), order=order)
+        self._watch(feed, feed.submit_all.remote(samples_ref), order=order)
 
     def _share_out(self, order: Order, tasks: Sequence[RolloutTask]) -> None:
         for worker, share in enumerate(share_out(tasks, len(self._actors.workers))):
@@ -223,9 +223,6 @@ class SampleSupply:
         waiting = [order for order in self._orders.values() if order.report is None]
         for order in waiting:
             self._ask_for_batch(order)
-            for job in order.jobs:
-                if job.samples_ref is not None:
-                    self._submit(order, job.samples_ref)
             orphans, order.orphans = order.orphans, []
             self._share_out(order, orphans)
         self._announce(f"the feed was lost and started again; steps whose samples are scored again: {len(waiting)}")
