@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 from fastapi.responses import JSONResponse
@@ -16,6 +17,8 @@ from tokbridge_teacher.upload_budget import Upload, UploadBudget
 
 BODY_TIMEOUT_S = 60.0
 """For a whole body: a caller that sends slower than this does not keep its place."""
+LEFTOVER_BYTES, LEFTOVER_S = 4 << 20, 1.0
+"""Of a body that is refused, what is still read, at most, and for how long."""
 
 
 class BodyLimit:
@@ -52,6 +55,7 @@ class BodyLimit:
             except TokbridgeError as error:
                 if self._observer is not None:
                     self._observer.turned_away(http_request_id(scope), "http", error)
+                await _drop_leftover(receive)
                 await _refusal(scope, error)(scope, receive, send)
                 return
             if body is not None:
@@ -89,6 +93,17 @@ class BodyLimit:
             raise LimitExceededError(
                 f"The body is larger than {self._max_bytes} bytes.", name="max_message_bytes", limit=self._max_bytes
             )
+
+
+async def _drop_leftover(receive: Receive) -> None:
+    """Read what of a body is on its way. To close over unread bytes is a reset, which may overtake the answer."""
+    num_bytes, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LEFTOVER_S):
+            while more and num_bytes < LEFTOVER_BYTES:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                more = message.get("more_body", False)
 
 
 def _refusal(scope: Scope, error: TokbridgeError) -> JSONResponse:
