@@ -11,7 +11,7 @@ from support.slow_stages import Stages, actor_class, loop_over, stage_factories
 from tokbridge_trainer.actors import Actors
 from tokbridge_trainer.supply import LearnerLostError
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(120)]
 
 STAGES = Stages(rollout_s=0.05, teacher_s=0.05, learner_s=0.05)
 STEPS = 3

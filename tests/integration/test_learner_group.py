@@ -17,7 +17,7 @@ from tokbridge_trainer.learner import Learner
 from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.student_text import load_student_text
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -62,7 +62,6 @@ def test_a_group_steps_evaluates_and_gives_weights_like_one_learner(start_group)
         ray.get(group.evaluate.remote(poison.Poison(rank=1), None))
 
 
-@pytest.mark.nightly
 def test_what_is_wrong_with_the_student_or_a_batch_is_raised_as_what_it_is(start_group, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

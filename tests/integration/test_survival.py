@@ -81,6 +81,7 @@ def test_a_learner_of_two_ranks_that_loses_one_goes_back_as_a_whole(undisturbed,
     assert re.search(r"the learner was lost; training goes on after (0|5) steps", said)
 
 
+@pytest.mark.nightly
 def test_a_process_that_is_lost_too_often_ends_the_run_with_a_typed_error(undisturbed, tmp_path):
     reference, _ = undisturbed
     ray = reference.ray.model_copy(update={"max_restarts": 0})
