@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
-PROGRAM = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
+PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 
 PUBLIC = {
     "tokbridge.client": {

@@ -70,7 +70,7 @@ class JsonAnswer:
                     piece = await asyncio.to_thread(self._written, part)
                     encoded(started_s, time.monotonic(), len(piece))
                     self._add(piece)
-                except Exception as fault:
+                except Exception as fault:  # raised on: the service is told that it ends here, and whose fault it is
                     await parts.athrow(fault)
                     raise
         headers = {"content-length": str(self._num_bytes)}

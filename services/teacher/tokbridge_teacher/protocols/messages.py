@@ -39,7 +39,7 @@ async def score_messages(
             started_s = time.monotonic()
             try:
                 message = encoder.encode(part)
-            except Exception as fault:
+            except Exception as fault:  # raised on: the service is told that it ends here, and whose fault it is
                 await parts.athrow(fault)
                 raise
             call.encoded(started_s, time.monotonic(), len(message))
