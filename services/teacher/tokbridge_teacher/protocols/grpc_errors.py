@@ -52,7 +52,12 @@ async def typed_errors(context: Context, request_id: str) -> AsyncIterator[None]
 
 
 async def refuse_call(context: Context, error: TokbridgeError, request_id: str) -> None:
-    """End a call with the status of a typed error."""
+    """End a call with the status of a typed error.
+
+    Raises:
+        asyncio.CancelledError: nobody takes the status: the client reads nothing, or its connection has ended, before
+            grpc.aio could cancel this coroutine itself.
+    """
     detail = detail_of(error, request_id)
     serialized: Any = detail.SerializeToString()
     status = STATUS_BY_CODE.get(error.code, grpc.StatusCode.INVALID_ARGUMENT)
@@ -60,7 +65,7 @@ async def refuse_call(context: Context, error: TokbridgeError, request_id: str) 
     try:
         async with asyncio.timeout(STATUS_TIMEOUT_S):
             await context.abort(status, detail.message, trailing_metadata=trailers)
-    except TimeoutError:
+    except (TimeoutError, grpc.aio.InternalError):
         raise asyncio.CancelledError from None
 
 

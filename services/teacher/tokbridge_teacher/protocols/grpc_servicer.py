@@ -9,6 +9,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
+import grpc
+
 from tokbridge.errors import DeadlineExceededError
 from tokbridge.registration import StudentRegistration
 from tokbridge.registration_reader import RegistrationReader
@@ -98,6 +100,7 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
         Raises:
             DeadlineExceededError: the caller does not read. Its place among all calls is free; it learns why once it
                 reads again.
+            asyncio.CancelledError: its connection has ended, before grpc.aio could cancel this coroutine itself.
         """
         try:
             async with asyncio.timeout(self._write_timeout_s):
@@ -105,6 +108,8 @@ class TeacherServicer(teacher_pb2_grpc.TeacherServicer):
         except TimeoutError:
             leave_place()
             raise DeadlineExceededError("The rows waited too long for a caller that does not read.") from None
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None
 
 
 def _registration(reader: RegistrationReader) -> StudentRegistration:
