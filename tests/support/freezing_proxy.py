@@ -14,6 +14,8 @@ class FreezingProxy:
 
     port: int = 0
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: int = 0
+    """Taken so far."""
 
 
 @asynccontextmanager
@@ -31,6 +33,7 @@ async def proxy_to(port: int) -> AsyncIterator[FreezingProxy]:
         writer.close()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        proxy.connections += 1
         upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
         pumps.add(asyncio.create_task(pump(reader, upstream_writer)))
         pumps.add(asyncio.create_task(pump(upstream_reader, writer)))
