@@ -41,7 +41,7 @@ def backend(bench):
 
 
 def test_responses_that_do_not_fit_together_come_out_whole(bench, backend):
-    recorders = [bench.recorder(b"%d " % number * 20, b"%d is a number; " % number * 250) for number in range(5)]
+    recorders = [bench.recorder(b"%d " % number * 20, b"%d is a number; " % number * 210) for number in range(5)]
     backend.score([recorder.job for recorder in recorders])
     for recorder in recorders:
         assert recorder.errors == []
