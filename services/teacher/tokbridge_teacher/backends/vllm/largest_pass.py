@@ -15,7 +15,7 @@ _TOP_TOKENS = 64
 
 
 def plain_plan(teacher_ids: NDArray[np.integer], num_cells: int, num_top_tokens: int = 0) -> DevicePlan:
-    """A row for every content token [M], its `num_cells` likeliest cells and `num_top_tokens` likeliest teacher tokens."""
+    """A row for every content token [M], its `num_cells` likeliest cells, `num_top_tokens` likeliest teacher tokens."""
     none = np.empty(0, np.int64)
     numbers = np.arange(len(teacher_ids))
     return DevicePlan(
@@ -33,7 +33,7 @@ def plain_plan(teacher_ids: NDArray[np.integer], num_cells: int, num_top_tokens:
 
 
 def largest_slice(rows: int, num_cells: int) -> PlanSlice:
-    """A chunk of `rows` positions that all are folded: what is made of them takes as much memory again as the logits."""
+    """A chunk of `rows` positions, all of them folded, which takes as much memory again as their logits."""
     return plain_plan(np.zeros(rows - 1, np.int64), num_cells, _TOP_TOKENS).slice(0, rows)
 
 
