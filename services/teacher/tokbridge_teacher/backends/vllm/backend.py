@@ -141,7 +141,7 @@ class VllmBackend:
         self.engine.close()
         try:
             self.engine = self._start()
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, TimeoutError) as error:
             raise BackendLostError("vLLM does not start again; the service ends, to be started anew.") from error
         self._ledger.forget_all()
 

@@ -23,7 +23,7 @@ def load_vllm(settings: VllmSettings) -> VllmBackend:
     architecture = architecture_of(settings)
     try:
         return VllmBackend(partial(Engine, engine_arguments(settings), architecture), settings.model)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TimeoutError) as error:
         raise InvalidConfigError(f"vLLM does not start with {settings.model!r}: {error}", field="model") from error
 
 
