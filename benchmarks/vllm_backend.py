@@ -51,7 +51,7 @@ def save_model(folder: Path, arguments: argparse.Namespace) -> int:
         num_attention_heads=arguments.hidden // 64,
         num_key_value_heads=arguments.hidden // 64,
         head_dim=64,
-        max_position_embeddings=8192,
+        max_position_embeddings=2 * arguments.tokens,
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
@@ -94,7 +94,6 @@ def prompt_logprobs_ways(folder: Path, token_ids: np.ndarray) -> tuple[Ways, Cal
         enforce_eager=True,
         skip_tokenizer_init=True,
         max_num_batched_tokens=len(token_ids) * 2,
-        max_model_len=8192,
         max_logprobs=-1,
         enable_prefix_caching=False,
     )

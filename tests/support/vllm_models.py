@@ -40,6 +40,7 @@ ARCHITECTURES: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
             "num_experts_per_tok": 2,
             "rotary_dim": 16,
             "use_qk_norm": True,
+            "use_routing_bias": True,
             "scoring_func": "sigmoid",
         },
     ),
@@ -49,8 +50,8 @@ ARCHITECTURES: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
             "layer_types": ["linear_attention", "full_attention"],
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 2,
-            "linear_key_head_dim": 32,
-            "linear_value_head_dim": 32,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10_000.0,
@@ -93,6 +94,9 @@ def save_vllm_model(name: str, folder: Path, dtype: torch.dtype = torch.float32,
         for parameter in model.parameters():
             if parameter.ndim >= 2:
                 parameter.normal_(0.0, 0.15)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.15)
     model.generation_config = GenerationConfig(eos_token_id=[stop_id], pad_token_id=stop_id)
     model.to(dtype).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))

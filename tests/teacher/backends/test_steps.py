@@ -21,8 +21,12 @@ def arrays_of(recorder: Recorder) -> list[np.ndarray]:
     return [
         array
         for chunk in recorder.chunks
-        for block in chunk.blocks
-        for array in (chunk.realized_log_probs, block.cell_ids, block.cell_masses, block.support_masses)
+        for array in (
+            chunk.realized_log_probs,
+            chunk.block.cell_ids,
+            chunk.block.cell_masses,
+            chunk.block.support_masses,
+        )
     ]
 
 

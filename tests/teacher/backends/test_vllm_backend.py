@@ -12,7 +12,7 @@ import torch
 from support.backend_bench import Recorder
 from support.stepwise_engine import StepwiseEngine
 from support.target_problems import problem_plan, problem_tables, random_problem
-from tokbridge.errors import InternalError, OverloadedError
+from tokbridge.errors import InternalError, OverloadedError, SelfTestFailedError
 from tokbridge_teacher.backends.base import run_to_end
 from tokbridge_teacher.backends.vllm.backend import VllmBackend
 from tokbridge_teacher.backends.vllm.engine_types import EngineStoppedError, ResponseRefusedError
@@ -144,3 +144,9 @@ def test_a_response_that_the_engine_refuses_fails_alone(engines, backend):
 def test_the_end_of_the_backend_is_that_of_the_engine(engines, backend):
     backend.close()
     assert not engines[0].alive
+
+
+def test_an_engine_that_stops_in_the_self_test_fails_it(engines, backend):
+    engines[0].die()
+    with pytest.raises(SelfTestFailedError, match="log"):
+        backend.self_test()

@@ -9,6 +9,7 @@ from tokbridge.errors import InternalError, NonFiniteLogitsError
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.pair_tables import compile_pair
 from tokbridge_teacher.segmentation import Segmentation
+from tokbridge_teacher.targets import marginal
 from tokbridge_teacher.targets.marginal import marginalize
 from tokbridge_teacher.targets.options import ScoringOptions
 from tokbridge_teacher.targets.planning import build_plan
@@ -47,7 +48,7 @@ def test_minus_infinity_is_probability_zero(case):
     logits[:, plan.stop_ids] = -torch.inf
     result = marginalize(logits, plan.slice(0, plan.num_positions), tables)
     assert result.stop_log_prob == -np.inf
-    assert all(np.isfinite(block.cell_masses).all() for block in result.blocks)
+    assert np.isfinite(result.block.cell_masses).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -59,16 +60,41 @@ def test_other_number_types_are_computed_in_float32_and_left_alone(case, dtype):
     reference = marginalize(given.float(), plan.slice(0, plan.num_positions), tables)
     assert torch.equal(given, before)
     assert np.allclose(result.realized_log_probs, reference.realized_log_probs, atol=1e-6)
-    for block, right in zip(result.blocks, reference.blocks, strict=True):
-        assert np.allclose(block.cell_masses, right.cell_masses, atol=1e-7)
+    assert np.allclose(result.block.cell_masses, reference.block.cell_masses, atol=1e-7)
 
 
 def test_the_same_input_gives_the_same_bits(case):
     plan, tables, logits = case
     first, second = (marginalize(logits.clone(), plan.slice(0, plan.num_positions), tables) for _ in range(2))
-    for one, other in zip(first.blocks, second.blocks, strict=True):
-        assert one.cell_masses.tobytes() == other.cell_masses.tobytes()
-        assert one.cell_ids.tobytes() == other.cell_ids.tobytes()
+    assert first.block.cell_masses.tobytes() == second.block.cell_masses.tobytes()
+    assert first.block.cell_ids.tobytes() == second.block.cell_ids.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("modes", [("greedy", "realized"), ("bpe", "lookahead")])
+def test_a_chunk_that_is_reduced_in_parts_gives_the_same(modes, rows, seed, monkeypatch):
+    problem = random_problem(seed, modes[0])
+    tables = problem_tables(problem, modes[0])
+    plan = problem_plan(problem, tables, ScoringOptions(*modes, 8, 1.0))
+    logits = torch.randn(plan.num_positions, tables.teacher.size, generator=torch.Generator().manual_seed(seed))
+    for start in (0, plan.num_positions // 2):
+        plan_slice = plan.slice(start, plan.num_positions)
+        monkeypatch.setattr(marginal, "_CPU_BYTES", 1 << 30)
+        whole = marginalize(logits[start:].clone(), plan_slice, tables.on_device("cpu"))
+        monkeypatch.setattr(marginal, "_CPU_BYTES", 4 * rows * tables.teacher.size)
+        parts = marginalize(logits[start:].clone(), plan_slice, tables.on_device("cpu"))
+        assert (parts.start, parts.stop) == (whole.start, whole.stop)
+        assert parts.stop_log_prob == whole.stop_log_prob
+        for name in ("realized_log_probs", "query_numbers", "query_log_masses", "top_ids", "top_probs"):
+            np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-6)
+        order, wanted = np.argsort(parts.block.rows), np.argsort(whole.block.rows)
+        for name in ("rows", "cell_ids", "cell_masses", "unmapped", "control", "unresolved", "head_log_probs"):
+            left, right = getattr(parts.block, name)[order], getattr(whole.block, name)[wanted]
+            np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-9)
+        order, wanted = np.argsort(parts.block.support_numbers), np.argsort(whole.block.support_numbers)
+        np.testing.assert_array_equal(parts.block.support_numbers[order], whole.block.support_numbers[wanted])
+        np.testing.assert_allclose(parts.block.support_masses[order], whole.block.support_masses[wanted], rtol=1e-6)
 
 
 def test_realized_log_probs_are_log_softmax(case):
@@ -121,11 +147,13 @@ def test_no_probability_is_above_one(one_sided, kind, seed):
     logits = torch.full((3, tables.teacher_size), -torch.inf)
     logits[:, 2000 * kind : 2000 * (kind + 1)] = torch.randn(3, 2000, generator=torch.Generator().manual_seed(seed))
     result = marginalize(logits, plan.slice(0, 3), tables)
-    (block, *_) = result.blocks
+    block = result.block
+    impossible = np.isnan(block.head_log_probs)
+    assert not impossible[block.rows == 0].any()
     for shares in (block.cell_masses, block.support_masses, block.unmapped, block.control):
-        assert ((shares >= 0) & (shares <= 1)).all()
+        assert (np.isnan(shares) | ((shares >= 0) & (shares <= 1))).all()
     totals = block.cell_masses.sum(1, dtype=float) + block.unmapped + block.control
-    assert totals == pytest.approx(1.0, abs=1e-6)
+    assert totals[~impossible] == pytest.approx(1.0, abs=1e-6)
     assert result.stop_log_prob is not None
     assert result.stop_log_prob <= 0
     assert np.exp(result.stop_log_prob) == pytest.approx(float(kind == 2), abs=1e-12)

@@ -44,8 +44,7 @@ class Answers:
         self.num_read = result.stop
         self.log_probs[result.start : result.start + len(result.realized_log_probs)] = result.realized_log_probs
         self.query_log_masses[result.query_numbers] = result.query_log_masses
-        for block in result.blocks:
-            self.support_masses[block.support_numbers] = block.support_masses
+        self.support_masses[result.block.support_numbers] = result.block.support_masses
         if result.stop_log_prob is not None:
             self.stop_log_prob = result.stop_log_prob
         self._add_top_tokens(result)

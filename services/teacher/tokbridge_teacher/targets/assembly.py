@@ -52,7 +52,7 @@ class RowAssembler:
             InternalError: the chunk does not follow the one before.
         """
         self._answers.add(result)
-        self._pending.extend(result.blocks)
+        self._pending.append(result.block)
         stop = int(np.searchsorted(self._reads_up_to, self._answers.num_read))
         if stop == self._next_row:
             return TargetRows.empty(self._next_row)

@@ -8,7 +8,8 @@ teacher token, Q prefix queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -98,6 +99,25 @@ class PlanSlice:
     num_top_tokens: int
     """Teacher tokens wanted a position (0: none)."""
 
+    def slice(self, start: int, stop: int) -> PlanSlice:
+        """The part that concerns positions `start` … `stop − 1`, counted from this one's start; the cost is that of a
+        few binary searches.
+        """
+        base, _ = self.base.slice(start, stop)
+        interior, which = self.interior.slice(start, stop)
+        return replace(
+            self,
+            start=self.start + start,
+            stop=self.start + stop,
+            realized_ids=self.realized_ids[start:stop],
+            base=base,
+            interior=interior,
+            interior_routes=self.interior_routes[which],
+            interior_realized=self.interior_realized[which],
+            queries=self.queries.slice(start, stop),
+            holds_end=self.holds_end and self.start + stop == self.stop,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class DevicePlan:
@@ -125,21 +145,23 @@ class DevicePlan:
         return len(self.teacher_ids) + 1
 
     def slice(self, start: int, stop: int) -> PlanSlice:
-        """What concerns positions `start` … `stop − 1`; the cost is that of a few binary searches."""
-        base, _ = self.base.slice(start, stop)
-        interior, which = self.interior.slice(start, stop)
+        """What concerns positions `start` … `stop − 1`."""
+        return self._whole.slice(start, stop)
+
+    @cached_property
+    def _whole(self) -> PlanSlice:
         return PlanSlice(
-            start,
-            stop,
-            self.teacher_ids[start:stop],
-            base,
-            interior,
-            self.interior_routes[which],
-            self.interior_realized[which],
-            self.queries.slice(start, stop),
+            0,
+            self.num_positions,
+            self.teacher_ids,
+            self.base,
+            self.interior,
+            self.interior_routes,
+            self.interior_realized,
+            self.queries,
             self.stop_ids,
             self.control_ids,
-            holds_end=stop == self.num_positions,
+            holds_end=True,
             num_cells=self.num_cells,
             num_top_tokens=self.num_top_tokens,
         )

@@ -9,6 +9,7 @@ support.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,6 +24,10 @@ from tokbridge_teacher.targets.device_plan import Int64Array, PlanSlice, RowGrou
 from tokbridge_teacher.targets.reductions import block_sum, top_columns
 from tokbridge_teacher.targets.row_block import RowBlock
 
+_FLOAT_BYTES = 4
+_CPU_BYTES = 8 << 20
+"""Of logits that a CPU reduces at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class ChunkResult:
@@ -30,7 +35,7 @@ class ChunkResult:
 
     start: int
     stop: int
-    blocks: tuple[RowBlock, ...]
+    block: RowBlock
     realized_log_probs: NDArray[np.float64]
     """[P], one fewer if the last position is the one after the content."""
     query_numbers: Int64Array
@@ -45,6 +50,9 @@ class ChunkResult:
     """[P, T]."""
 
 
+_ARRAYS = ("realized_log_probs", "query_numbers", "query_log_masses", "top_ids", "top_probs")
+
+
 @torch.no_grad()
 def marginalize(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables) -> ChunkResult:
     """Reduce `logits` [P, V] (any float type; float32 is overwritten) to what the plan slice asks for (spec §4, §5).
@@ -56,6 +64,30 @@ def marginalize(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTable
     expected = (plan_slice.stop - plan_slice.start, tables.teacher_size)
     if tuple(logits.shape) != expected:
         raise InternalError(f"logits of shape {tuple(logits.shape)} for a plan slice of {expected}")
+    rows = _rows_at_once(logits)
+    parts = [
+        _reduce(logits[start : start + rows], plan_slice.slice(start, min(start + rows, len(logits))), tables)
+        for start in range(0, len(logits), rows)
+    ]
+    return _joined(parts)
+
+
+def _rows_at_once(logits: torch.Tensor) -> int:
+    """Rows that go through all reductions together: a GPU wants many, a CPU no more than stay in its cache."""
+    if logits.device.type != "cpu":
+        return len(logits)
+    return max(1, _CPU_BYTES // (_FLOAT_BYTES * logits.shape[1]))
+
+
+def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
+    if len(parts) == 1:
+        return parts[0]
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    block, last = RowBlock.joined([part.block for part in parts]), parts[-1]
+    return ChunkResult(parts[0].start, last.stop, block, stop_log_prob=last.stop_log_prob, **arrays)
+
+
+def _reduce(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables) -> ChunkResult:
     shifted = _shift(logits, plan_slice.start)
     interior = _interior_blocks(shifted, plan_slice, tables)
     realized = _gather(shifted, np.arange(len(plan_slice.realized_ids)), plan_slice.realized_ids)
@@ -69,7 +101,7 @@ def marginalize(logits: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTable
     return ChunkResult(
         plan_slice.start,
         plan_slice.stop,
-        (base, *interior),
+        RowBlock.joined([base, *interior]),
         realized_log_probs,
         plan_slice.queries.numbers,
         _query_log_masses(weights, log_totals, plan_slice, tables),
@@ -113,11 +145,15 @@ def _base_block(
     plan_slice: PlanSlice,
     tables: DeviceTables,
 ) -> RowBlock:
-    """Rows that start at a teacher boundary (A.4); `weights` [P, V] are unnormalised probabilities."""
+    """Rows that start at a teacher boundary (A.4); `weights` [P, V] are unnormalised probabilities.
+
+    Where most positions start one, all are folded: to fold a few more costs less than to copy the others.
+    """
     group = plan_slice.base
-    if len(group.rows) < len(weights):
+    if 2 * len(group.rows) < len(weights):
         picked = _to_device(group.positions, weights)
         weights, totals = weights.index_select(0, picked), totals.index_select(0, picked)
+        group = replace(group, positions=np.arange(len(group.rows)))
     byteless = [
         weights.index_select(1, _to_device(ids, weights)).sum(-1, dtype=torch.float64)
         for ids in (plan_slice.stop_ids, plan_slice.control_ids)
@@ -126,7 +162,8 @@ def _base_block(
     cells = tables.fold(weights)
     cells[:, tables.student_size] = byteless[0].float()
     loose = _Loose(unmapped, byteless[1], weights.mv(tables.extended))
-    return _row_block(group, cells, totals, loose, realized_log_probs[group.positions], plan_slice.num_cells)
+    head_log_probs = realized_log_probs[plan_slice.base.positions]
+    return _row_block(group, cells, totals, loose, head_log_probs, plan_slice.num_cells)
 
 
 def _interior_blocks(shifted: torch.Tensor, plan_slice: PlanSlice, tables: DeviceTables) -> list[RowBlock]:
@@ -146,7 +183,8 @@ def _interior_block(
     """A softmax over the tokens that start with r, folded by φ_r; never a division of two masses."""
     group = plan_slice.interior.take(indices)
     compatible = tables.ids_by_rank[routes.low : routes.high]
-    logits = shifted.index_select(0, _to_device(group.positions, shifted)).index_select(1, compatible)
+    logits = shifted[_to_device(group.positions, shifted)[:, None], compatible]
+    group = replace(group, positions=np.arange(len(indices)))
     peaks = logits.amax(-1, keepdim=True)
     logits -= torch.where(peaks.isfinite(), peaks, 0.0)
     realized = _gather(logits, np.arange(len(indices)), plan_slice.interior_realized[indices])
@@ -178,21 +216,25 @@ def _row_block(
     head_log_probs: NDArray[np.float64],
     num_cells: int,
 ) -> RowBlock:
-    """Normalise `cells` [n, C] by `totals` [n], keep the top of each row and gather the support."""
+    """Normalise `cells` [m, C] by `totals` [m], keep the top of each and gather the support, for the rows of `group`,
+    whose positions say which of the m they are.
+    """
     masses, columns = top_columns(cells, num_cells)
-    owners, support = _to_device(group.support_owners, cells), _to_device(group.support_columns, cells)
+    owners = _to_device(group.positions[group.support_owners], cells)
+    support = _to_device(group.support_columns, cells)
     if cells.shape[1]:
         wanted = _shares(torch.where(support >= 0, cells[owners, support.clamp_min(0)], 0.0), totals[owners])
     else:
         wanted = np.zeros(len(owners), np.float32)
     padding = ((0, 0), (0, num_cells - masses.shape[1]))
+    at = group.positions
     return RowBlock(
         group.rows,
-        np.pad(columns.to(torch.int32).cpu().numpy(), padding, constant_values=-1),
-        np.pad(_shares(masses, totals[:, None]), padding),
-        _shares(loose.unmapped, totals),
-        _shares(loose.control, totals),
-        _shares(loose.unresolved, totals),
+        np.pad(columns.to(torch.int32).cpu().numpy()[at], padding, constant_values=-1),
+        np.pad(_shares(masses, totals[:, None])[at], padding),
+        _shares(loose.unmapped, totals)[at],
+        _shares(loose.control, totals)[at],
+        _shares(loose.unresolved, totals)[at],
         head_log_probs,
         group.support_numbers,
         wanted,

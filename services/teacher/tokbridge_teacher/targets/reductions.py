@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 
 BLOCK = 256
+TOP_BLOCK = 64
+"""Of `top_columns`: heads are padded to a multiple of it."""
 
 
 def block_sum(x_PC: torch.Tensor) -> torch.Tensor:
@@ -27,11 +29,11 @@ def top_columns(x_PC: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]
     """
     num_columns = x_PC.shape[1]
     k = min(k, num_columns)
-    if num_columns % BLOCK or k >= num_columns // BLOCK:
+    if num_columns % TOP_BLOCK or k >= num_columns // TOP_BLOCK:
         return torch.topk(x_PC, k, dim=1)
-    blocks = x_PC.unflatten(1, (-1, BLOCK))
+    blocks = x_PC.unflatten(1, (-1, TOP_BLOCK))
     chosen = torch.topk(blocks.amax(-1), k, dim=1).indices
-    values = blocks.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1)
+    values = blocks.gather(1, chosen[:, :, None].expand(-1, -1, TOP_BLOCK)).flatten(1)
     top, places = torch.topk(values, k, dim=1)
-    columns = chosen.gather(1, places // BLOCK) * BLOCK + places % BLOCK
+    columns = chosen.gather(1, places // TOP_BLOCK) * TOP_BLOCK + places % TOP_BLOCK
     return top, columns

@@ -8,7 +8,7 @@ Axes: n rows, K cells, u support cells.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,11 @@ class RowBlock:
     support_masses: NDArray[np.float32]
     """[u]."""
 
+    @classmethod
+    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+        """The rows of all blocks, one after the other; at least one block."""
+        return cls(*(np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(cls)))
+
     def take(self, indices: NDArray[np.int64]) -> RowBlock:
         """The rows at `indices`, without their support."""
         none = np.zeros(0)
@@ -52,9 +57,7 @@ _ROW_ARRAYS = ("rows", "cell_ids", "cell_masses", "unmapped", "control", "unreso
 
 def split_at(blocks: Sequence[RowBlock], stop: int) -> tuple[RowBlock, RowBlock]:
     """All rows of `blocks` in ascending order, split into those before row `stop` and the others; without support."""
-    joined = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in _ROW_ARRAYS}
-    none = np.zeros(0)
-    block = RowBlock(**joined, support_numbers=none.astype(np.int64), support_masses=none.astype(np.float32))
+    block = RowBlock.joined(blocks)
     order = np.argsort(block.rows, kind="stable")
     count = int((block.rows < stop).sum())
     return block.take(order[:count]), block.take(order[count:])

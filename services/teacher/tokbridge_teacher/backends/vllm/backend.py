@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 
-from tokbridge.errors import InternalError, OverloadedError, TokbridgeError
+from tokbridge.errors import InternalError, OverloadedError, SelfTestFailedError, TokbridgeError
 from tokbridge_teacher.backends.base import (
     BackendDescription,
     BackendLostError,
@@ -68,7 +68,10 @@ class VllmBackend:
 
     def self_test(self) -> SelfTestReport:
         """Compare the device pass with the model's own log-probs, and scoring together or from the cache with alone."""
-        self._head_size, report = check_engine(self.engine, self._facts.dtype, self._own_tables)
+        try:
+            self._head_size, report = check_engine(self.engine, self._facts.dtype, self._own_tables)
+        except EngineStoppedError as error:
+            raise SelfTestFailedError("vLLM stopped during the self-test; its log says why.") from error
         self._read_cache = PREFIX_CACHE not in report.disabled_paths
         return report
 
@@ -138,7 +141,7 @@ class VllmBackend:
         self.engine.close()
         try:
             self.engine = self._start()
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, TimeoutError) as error:
             raise BackendLostError("vLLM does not start again; the service ends, to be started anew.") from error
         self._ledger.forget_all()
 

@@ -1,11 +1,7 @@
-"""Chunk results as bytes: what leaves a worker, some hundred bytes a row.
-
-The blocks of a chunk are joined into one on the way; who reads them does not tell the difference.
-"""
+"""Chunk results as bytes: what leaves a worker, some hundred bytes a row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -17,7 +13,7 @@ from tokbridge_teacher.targets.row_block import RowBlock
 
 def encode_chunk(chunk: ChunkResult) -> bytes:
     """One chunk."""
-    arrays: Arrays = {f"block.{name}": array for name, array in _joined(chunk.blocks).items()}
+    arrays: Arrays = {f"block.{field.name}": getattr(chunk.block, field.name) for field in fields(RowBlock)}
     arrays |= {
         "span": np.array([chunk.start, chunk.stop]),
         "realized_log_probs": chunk.realized_log_probs,
@@ -40,7 +36,7 @@ def decode_chunk(data: bytes) -> ChunkResult:
     return ChunkResult(
         start=start,
         stop=stop,
-        blocks=(RowBlock(**block),),
+        block=RowBlock(**block),
         realized_log_probs=arrays["realized_log_probs"].astype(np.float64),
         query_numbers=indices(arrays["query_numbers"]),
         query_log_masses=arrays["query_log_masses"].astype(np.float64),
@@ -48,7 +44,3 @@ def decode_chunk(data: bytes) -> ChunkResult:
         top_ids=arrays["top_ids"].astype(np.int32),
         top_probs=arrays["top_probs"].astype(np.float32),
     )
-
-
-def _joined(blocks: Sequence[RowBlock]) -> Arrays:
-    return {field.name: np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(RowBlock)}

@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from tokbridge_teacher.backends.vllm.target_pooler import TASK
 Result = TypeVar("Result")
 
 _STOP_S = 30.0
+_LOOK_S = 1.0
 
 
 class Engine:
@@ -67,7 +68,12 @@ class Engine:
 
     def call_workers(self, method: str, *arguments: object) -> list[Any]:
         """As `TeacherEngine.call_workers`."""
-        return self._run(_translated(self._engine.collective_rpc(method, args=arguments))).result()
+        call = self._run(_translated(self._engine.collective_rpc(method, args=arguments)))
+        while not wait([call], _LOOK_S).done:
+            if not self.alive:  # vLLM leaves a call open for ever whose engine dies under it
+                call.cancel()
+                raise EngineStoppedError
+        return call.result()
 
     def close(self) -> None:
         """End the processes and the thread, if they have not ended."""

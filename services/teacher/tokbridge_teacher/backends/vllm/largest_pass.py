@@ -14,8 +14,8 @@ _TOP_TOKENS = 64
 """As many as `lookahead` asks for."""
 
 
-def plain_plan(teacher_ids: NDArray[np.integer], num_cells: int) -> DevicePlan:
-    """A row for every content token [M], its `num_cells` likeliest cells, and the likeliest teacher tokens."""
+def plain_plan(teacher_ids: NDArray[np.integer], num_cells: int, num_top_tokens: int = 0) -> DevicePlan:
+    """A row for every content token [M], its `num_cells` likeliest cells, `num_top_tokens` likeliest teacher tokens."""
     none = np.empty(0, np.int64)
     numbers = np.arange(len(teacher_ids))
     return DevicePlan(
@@ -28,13 +28,13 @@ def plain_plan(teacher_ids: NDArray[np.integer], num_cells: int) -> DevicePlan:
         stop_ids=np.zeros(1, np.int64),
         control_ids=np.ones(1, np.int64),
         num_cells=num_cells,
-        num_top_tokens=_TOP_TOKENS,
+        num_top_tokens=num_top_tokens,
     )
 
 
 def largest_slice(rows: int, num_cells: int) -> PlanSlice:
-    """A chunk of `rows` positions. All but the last start a row: picking those out of the chunk copies it."""
-    return plain_plan(np.zeros(rows - 1, np.int64), num_cells).slice(0, rows)
+    """A chunk of `rows` positions, all of them folded, which takes as much memory again as their logits."""
+    return plain_plan(np.zeros(rows - 1, np.int64), num_cells, _TOP_TOKENS).slice(0, rows)
 
 
 def largest_tables(teacher_size: int, student_size: int) -> TableArrays:

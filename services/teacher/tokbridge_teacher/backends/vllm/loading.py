@@ -18,16 +18,12 @@ def load_vllm(settings: VllmSettings) -> VllmBackend:
     """A backend whose engine is ready.
 
     Raises:
-        InvalidConfigError: vLLM has no model of its own for this one, or does not start; its log says why.
+        InvalidConfigError: see `architecture_of`; or vLLM does not start, and its log says why.
     """
     architecture = architecture_of(settings)
-    if architecture not in ModelRegistry.get_supported_archs():
-        raise InvalidConfigError(
-            f"vLLM has no model for the architecture {architecture!r}; use the backend huggingface.", field="model"
-        )
     try:
         return VllmBackend(partial(Engine, engine_arguments(settings), architecture), settings.model)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TimeoutError) as error:
         raise InvalidConfigError(f"vLLM does not start with {settings.model!r}: {error}", field="model") from error
 
 
@@ -35,7 +31,7 @@ def architecture_of(settings: VllmSettings) -> str:
     """The architecture that the model's `config.json` names.
 
     Raises:
-        InvalidConfigError: there is no such model, or vLLM reads nothing of its kind.
+        InvalidConfigError: there is no such model, or vLLM has none of its own for it.
     """
     if find_gguf_file(settings.model) is not None:
         raise InvalidConfigError(
@@ -49,4 +45,8 @@ def architecture_of(settings: VllmSettings) -> str:
     architectures = config.architectures or []
     if len(architectures) != 1:
         raise InvalidConfigError(f"{settings.model!r} does not name one architecture.", field="model")
+    if architectures[0] not in ModelRegistry.get_supported_archs():
+        raise InvalidConfigError(
+            f"vLLM has no model for the architecture {architectures[0]!r}; use the backend huggingface.", field="model"
+        )
     return architectures[0]

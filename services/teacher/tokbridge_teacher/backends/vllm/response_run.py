@@ -97,7 +97,7 @@ class ResponseRun:
     def _complete(self, answer: WorkerAnswer) -> Scored | None:
         missing = missing_stop(spans_of(answer.chunks), self._num_positions)
         if missing == 0:
-            return Scored(list(answer.chunks), min(answer.cached_tokens, self._request.first_row))
+            return Scored(list(answer.chunks), answer.cached_tokens)
         self._first, self._second_stop = answer, missing
         self.future = self._submit()
         return None
