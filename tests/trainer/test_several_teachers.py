@@ -65,6 +65,18 @@ async def test_each_prompt_goes_to_its_own_teacher():
     assert "mixture/rows" not in metrics
 
 
+async def test_each_teacher_is_asked_as_its_own_section_says():
+    a, b = StandIn(), StandIn()
+    own = {"top_k": 7, "mass": 0.5, "routing": "bpe", "spanning": "lookahead", "chat_template_kwargs": {"tone": "dry"}}
+    await run_step(two(**own), {"a": a, "b": b}, [long_sample()])
+    asked = [client.requests[0] for client in (a, b)]
+    assert [(r.top_k, r.mass, r.routing, r.spanning) for r in asked] == [
+        (7, 0.5, "bpe", "lookahead"),
+        (0, 0.0, "greedy", "realized"),
+    ]
+    assert [r.template_arguments for r in asked] == [{"tone": "dry"}, {"enable_thinking": True}]
+
+
 async def test_one_teachers_rows_are_learned_from_as_they_came():
     a = StandIn()
     _, batch = await run_step({"a": {}}, {"a": a}, [long_sample()], top_k=1)

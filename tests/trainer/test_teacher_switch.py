@@ -1,10 +1,12 @@
 """The list of teachers changes while samples are under way."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from support.stand_in_teacher import StandIn, factory, sample_of, teacher_list
+from tokbridge.client import ClientCredentials
 from tokbridge.errors import TeacherUnavailableError
 from tokbridge_trainer.samples import ScoredSample
 from tokbridge_trainer.teachers.member import StudentSide
@@ -57,6 +59,16 @@ async def test_new_samples_go_to_the_new_teacher_and_the_old_one_ends_what_it_ha
     assert changes["teachers/changes"] == 1
     assert changes["teachers/events"] == events[0]
     assert switch.take_events()[1]["teachers/changes"] == 0
+
+
+async def test_another_key_is_another_connection_to_the_same_teacher(switch, clients):
+    same = teacher_list({"t": at("old")})
+    member = switch.panel.members["t"]
+    await switch.change(same)
+    assert switch.panel.members["t"] is member
+    await switch.change(replace(same, credentials={"t": ClientCredentials(api_key="new")}))
+    assert switch.panel.members["t"] is not member
+    assert clients["old"].students == ["student", "student"]
 
 
 async def test_what_the_old_one_does_not_answer_in_time_is_resent(switch, clients):
