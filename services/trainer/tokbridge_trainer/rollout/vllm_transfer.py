@@ -8,6 +8,7 @@ names; the model's own `load_weights` fuses, shards and repacks them, as it does
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
             finalize_layerwise_reload(self.model, self.model_config)
         self._not_given = {name for name, _ in self.model.named_parameters()}
         self._is_open = True
+        name_loaders(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ArrayUpdateInfo) -> None:
@@ -89,6 +91,14 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
 
     def shutdown(self) -> None:
         """Nothing to close."""
+
+
+def name_loaders(model: torch.nn.Module) -> None:
+    """vLLM knows the loaders that it has wrapped by their name, and a `partial` (MiniMax-M2 has some) bears none."""
+    for weight in model.parameters():
+        loader = getattr(weight, "weight_loader", None)
+        if isinstance(loader, partial):
+            vars(loader)["__name__"] = loader.func.__name__
 
 
 def repack_tied_heads(model: torch.nn.Module) -> None:
