@@ -87,6 +87,7 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
             repack_tied_heads(self.model)
+            repack_experts(self.model)
         self._is_open = False
 
     def shutdown(self) -> None:
@@ -109,6 +110,14 @@ def repack_tied_heads(model: torch.nn.Module) -> None:
     for layer in vocabulary_layers:
         if isinstance(layer, ParallelLMHead) and id(layer.weight) in embeddings:
             layer.quant_method.process_weights_after_loading(layer)
+
+
+def repack_experts(model: torch.nn.Module) -> None:
+    """On CPU experts compute with packed weights as well, which vLLM packs when it loads and not when it updates."""
+    for layer in model.modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        if kernel is not None:
+            kernel.fused_experts.process_weights_after_loading(layer)
 
 
 class WorkerExtension:
