@@ -34,6 +34,8 @@ VARIANTS = SHAPES | {name: (partial(save_vllm_model, name), {}) for name in ARCH
 @pytest.fixture(params=VARIANTS, ids=str)
 def variant(request, tmp_path, monkeypatch):
     vllm_distributed = pytest.importorskip("vllm.distributed")
+    if request.param == "qwen3.5":
+        pytest.skip("vLLM's linear attention takes bfloat16 only on a CPU: no response to compare")
     add_cpu_stand_ins()
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     save, engine = VARIANTS[request.param]
