@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from support.backend_bench import Bench, Recorder
+from support.cpu_stand_ins import add_cpu_stand_ins
 from tokbridge.targets import TargetRows
 from tokbridge_teacher.backends.vllm.environment import prepare_environment
 from tokbridge_teacher.backends.vllm.worker_options import WorkerOptions
 
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Small: a gigabyte of keys and values."""
-_STAND_INS = Path(__file__).with_name("vllm_cpu")
-"""What vLLM's CPU build lacks for some of the architectures."""
 WORKER = WorkerOptions(chunk_rows=48, max_chunk_bytes=1 << 28, max_student_size=1000, max_cells=600)
 STEP_TOKENS = 128
 BLOCK_TOKENS = 128
@@ -30,7 +28,7 @@ BLOCK_TOKENS = 128
 def running_backend(folder: Path, *, dtype: str = "float32", ranks: int = 1, **arguments: Any) -> Iterator[Any]:
     """A backend whose engine takes `arguments` beside its own; ended with the block."""
     os.environ.update(CPU_ENVIRONMENT)
-    _add_stand_ins()
+    add_cpu_stand_ins()
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(ranks))
     prepare_environment()
     from tokbridge_teacher.backends.vllm.backend import VllmBackend
@@ -47,13 +45,6 @@ def running_backend(folder: Path, *, dtype: str = "float32", ranks: int = 1, **a
         yield backend
     finally:
         backend.close()
-
-
-def _add_stand_ins() -> None:
-    """To the path of this process, which vLLM's workers take over, and of those it starts by a command."""
-    if str(_STAND_INS) not in sys.path:
-        sys.path.insert(0, str(_STAND_INS))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STAND_INS), os.environ.get("PYTHONPATH")]))
 
 
 def rows_of(recorder: Recorder) -> TargetRows:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+from support.cpu_stand_ins import add_cpu_stand_ins
 from support.tiny_models import TINY_STUDENT_FOR_VLLM, save_tiny_model
 from support.training import make_config
 from support.vllm_models import ARCHITECTURES, save_vllm_model
@@ -27,16 +28,15 @@ SHAPES = {
     "two ranks": (partial(save_tiny_model, TINY_STUDENT_FOR_VLLM), {"tensor_parallel_size": 2}),
     "compiled": (partial(save_tiny_model, TINY_STUDENT_FOR_VLLM), {"enforce_eager": False}),
 }
-CHANGES = {"minimax-m2": {"scoring_func": "sigmoid"}}
-"""What published configs have, vLLM reads and transformers' class does not know."""
-VARIANTS = SHAPES | {name: (partial(save_vllm_model, name, **CHANGES.get(name, {})), {}) for name in ARCHITECTURES}
+VARIANTS = SHAPES | {name: (partial(save_vllm_model, name), {}) for name in ARCHITECTURES}
 
 
 @pytest.fixture(params=VARIANTS, ids=str)
 def variant(request, tmp_path, monkeypatch):
     vllm_distributed = pytest.importorskip("vllm.distributed")
     if request.param == "qwen3.5":
-        pytest.importorskip("torchvision", reason="vLLM's module of this model imports it")
+        pytest.skip("vLLM's linear attention takes bfloat16 only on a CPU: no response to compare")
+    add_cpu_stand_ins()
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     save, engine = VARIANTS[request.param]
     yield make_config(

@@ -8,6 +8,7 @@ names; the model's own `load_weights` fuses, shards and repacks them, as it does
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
             finalize_layerwise_reload(self.model, self.model_config)
         self._not_given = {name for name, _ in self.model.named_parameters()}
         self._is_open = True
+        name_loaders(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ArrayUpdateInfo) -> None:
@@ -85,10 +87,19 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
             repack_tied_heads(self.model)
+            repack_experts(self.model)
         self._is_open = False
 
     def shutdown(self) -> None:
         """Nothing to close."""
+
+
+def name_loaders(model: torch.nn.Module) -> None:
+    """vLLM knows the loaders that it has wrapped by their name, and a `partial` (MiniMax-M2 has some) bears none."""
+    for weight in model.parameters():
+        loader = getattr(weight, "weight_loader", None)
+        if isinstance(loader, partial):
+            vars(loader)["__name__"] = loader.func.__name__
 
 
 def repack_tied_heads(model: torch.nn.Module) -> None:
@@ -99,6 +110,14 @@ def repack_tied_heads(model: torch.nn.Module) -> None:
     for layer in vocabulary_layers:
         if isinstance(layer, ParallelLMHead) and id(layer.weight) in embeddings:
             layer.quant_method.process_weights_after_loading(layer)
+
+
+def repack_experts(model: torch.nn.Module) -> None:
+    """On CPU experts compute with packed weights as well, which vLLM packs when it loads and not when it updates."""
+    for layer in model.modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        if kernel is not None:
+            kernel.fused_experts.process_weights_after_loading(layer)
 
 
 class WorkerExtension:
