@@ -1,10 +1,16 @@
 """Metric writers: no step twice after a resume."""
 
 import json
+import sys
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tokbridge_trainer.metrics import JsonlWriter, TensorBoardWriter
+from support.training import make_config
+from support.wandb_offline import logged_runs
+from tokbridge.errors import InvalidConfigError
+from tokbridge_trainer.metrics import JsonlWriter, TensorBoardWriter, WandbWriter
+from tokbridge_trainer.train import run_training
 
 
 def read(path):
@@ -37,3 +43,55 @@ def test_tensorboard_gets_the_numbers_and_not_the_text(tmp_path):
     events = EventAccumulator(str(tmp_path)).Reload()
     assert events.Tags()["scalars"] == ["loss"]
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(3, 0.5)]
+
+
+def numbers(row):
+    return {name: value for name, value in row.items() if not name.startswith("_")} | {"step": row["_step"]}
+
+
+@pytest.fixture
+def wandb_environment(monkeypatch, tmp_path):
+    """Sets variables of Weights & Biases, which reads them when its service starts; nothing of the user's is read."""
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()
+    for name in ("HOME", "WANDB_CONFIG_DIR", "NETRC"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    yield monkeypatch.setenv
+    wandb.teardown()
+
+
+def test_weights_and_biases_gets_all_of_every_step_and_a_resumed_run_goes_on_with_it(tmp_path, wandb_environment):
+    wandb_environment("WANDB_MODE", "offline")
+    config = {"steps": 3}
+    first = WandbWriter("project", tmp_path, config, 0)
+    for step in range(2):
+        first.write(step, {"loss": 1.5 - step, "phase": "on_policy"})
+    first.close()
+    resumed = WandbWriter("project", tmp_path, config, 2)
+    resumed.write(2, {"loss": 9.0})
+    resumed.write(2, {"eval/loss": 0.25})
+    resumed.close()
+    ((run_id, rows),) = logged_runs(tmp_path).items()
+    assert [numbers(row) for row in rows] == [
+        {"step": 0, "loss": 1.5, "phase": "on_policy"},
+        {"step": 1, "loss": 0.5, "phase": "on_policy"},
+        {"step": 2, "loss": 9.0, "eval/loss": 0.25},
+    ]
+    WandbWriter("project", tmp_path, config, 0).close()
+    assert set(logged_runs(tmp_path)) > {run_id}
+
+
+def test_a_run_that_weights_and_biases_does_not_begin_is_a_typed_error(tmp_path, wandb_environment):
+    wandb_environment("WANDB_MODE", "online")
+    wandb_environment("WANDB_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(InvalidConfigError, match="does not begin a run") as refused:
+        WandbWriter("project", tmp_path, {}, 0)
+    assert refused.value.details["field"] == "log.wandb"
+
+
+def test_a_package_that_is_missing_is_told_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InvalidConfigError, match=r"tokbridge\[wandb\]"):
+        run_training(make_config("no/student", output_dir=str(tmp_path / "run"), log={"wandb": "project"}))
+    assert not (tmp_path / "run").exists()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokbridge.errors import TokenizerMismatchError
+from tokbridge.hub import local_folder
 from tokbridge.tokenizer_guard import check_tokenizer_class
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
 from tokbridge_teacher.offline.inspection import PairReport, SideReport, inspect_pair
@@ -44,10 +45,10 @@ def run(
 
 
 def _warn_of_class(console: Console, source: str, profile: TokenizerProfile) -> None:
-    if not Path(source, "tokenizer.json").is_file():
+    if not (local_folder(source) / "tokenizer.json").is_file():  # a GGUF file's is inside
         return
     try:
-        check_tokenizer_class(source, profile.files.tokenizer_json)
+        check_tokenizer_class(source)
     except TokenizerMismatchError as error:
         console.print(f"{profile.name}: {error.message}", markup=False, style="yellow")
 

@@ -45,6 +45,7 @@ class ErrorCode(StrEnum):
     INVALID_DATA = "invalid_data"
     UNROUTED_PROMPT = "unrouted_prompt"
     CHECKPOINT = "checkpoint"
+    HUB = "hub"
     ACTOR_LOST = "actor_lost"
     INCOMPLETE_WEIGHTS = "incomplete_weights"
     ROLLOUT_FAILED = "rollout_failed"
@@ -264,6 +265,12 @@ class CheckpointError(TokbridgeError, OSError):
     """A checkpoint is missing, incomplete or of another run."""
 
     code = ErrorCode.CHECKPOINT
+
+
+class HubError(TokbridgeError, OSError):
+    """The Hugging Face hub does not have it, refuses, or cannot be reached."""
+
+    code = ErrorCode.HUB
 
 
 class ActorLostError(TokbridgeError, RuntimeError):

@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokbridge.errors import InvalidVocabularyError
-
-_HUB_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
+from tokbridge.hub import local_folder
 
 
 @dataclass(frozen=True)
@@ -38,11 +31,11 @@ def load_tokenizer_files(source: str | Path) -> TokenizerFiles:
 
     Raises:
         InvalidVocabularyError: there is no tokenizer that can be read from its own file.
+        InvalidConfigError: there is neither a folder nor a file, and it is no hub id.
+        HubError: a hub id that cannot be fetched.
     """
-    path = Path(source)
-    if path.is_dir() or path.suffix == ".gguf":
-        return _load_local(path)
-    return _load_folder(_download(str(source)), str(source))
+    path = local_folder(source)
+    return _load_local(path) if path == Path(source) else _load_folder(path, str(source))
 
 
 def _load_local(path: Path) -> TokenizerFiles:
@@ -96,13 +89,3 @@ def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None
 
 def _read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _download(repo_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repo_id, allow_patterns=list(_HUB_FILES)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise InvalidVocabularyError(f"{repo_id} is neither a folder nor a model that the hub serves") from error

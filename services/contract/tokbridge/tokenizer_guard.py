@@ -11,6 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from tokbridge.errors import TokenizerMismatchError
+from tokbridge.hub import local_folder
 
 PROBES = (
     "def f(xs):\n    return [x**2 for x in xs if x != 0]  # squares\n\n\n\treturn None",
@@ -21,32 +22,29 @@ PROBES = (
 )
 
 
-def check_tokenizer_class(source: str | Path, tokenizer_json: str | None = None) -> None:
+def check_tokenizer_class(source: str | Path) -> None:
     """Compare the tokenizer that transformers builds for `source` with its `tokenizer.json`.
 
     Args:
-        source: a folder or a hub id.
-        tokenizer_json: the file's text, if it has been read already; needed for a hub id.
+        source: a folder with a `tokenizer.json`, or a hub id.
 
     Raises:
+        HubError: a hub id that cannot be fetched.
         TokenizerMismatchError: they segment a probe text differently; says how to mend it.
     """
     from transformers import AutoTokenizer
 
-    text = tokenizer_json or Path(source, "tokenizer.json").read_text(encoding="utf-8")
-    from_file = Tokenizer.from_str(text)
-    built = AutoTokenizer.from_pretrained(source)
+    folder = local_folder(source)
+    from_file = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    built = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     for probe in PROBES:
         expected = from_file.encode(probe, add_special_tokens=False).ids
         got = built.encode(probe, add_special_tokens=False)
         if got != expected:
-            raise TokenizerMismatchError(_message(Path(source), type(built).__name__, probe, len(got), len(expected)))
-
-
-def _message(folder: Path, class_name: str, probe: str, got: int, expected: int) -> str:
-    found = "names the wrong model_type" if (folder / "config.json").is_file() else "is missing"
-    return (
-        f"transformers builds a {class_name} for {folder.name} that gives {got} ids where tokenizer.json gives "
-        f"{expected} on {probe!r}. config.json {found}: put the model's own config.json beside tokenizer.json "
-        '(its model_type is enough, such as {"model_type": "minimax_m2"} or {"model_type": "qwen3_5"})'
-    )
+            found = "names the wrong model_type" if (folder / "config.json").is_file() else "is missing"
+            raise TokenizerMismatchError(
+                f"transformers builds a {type(built).__name__} for {Path(source).name} that gives {len(got)} ids where "
+                f"tokenizer.json gives {len(expected)} on {probe!r}. config.json {found}: put the model's own "
+                "config.json beside tokenizer.json (its model_type is enough, such as "
+                '{"model_type": "minimax_m2"} or {"model_type": "qwen3_5"})'
+            )

@@ -58,7 +58,7 @@ class ServeSettings(BaseModel):
     model_config = _CONFIG
 
     model: str = Field(min_length=1)
-    """A Hugging Face folder, a GGUF folder or a hub id."""
+    """A Hugging Face folder, a GGUF folder or a hub id (ORG/NAME, or ORG/NAME@REVISION)."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=8080, ge=0, le=65535)

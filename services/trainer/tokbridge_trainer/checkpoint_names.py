@@ -18,6 +18,7 @@ from transformers import AutoConfig
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from tokbridge.hub import local_folder
 from tokbridge_trainer.student import StudentModel
 from tokbridge_trainer.weights import WeightSnapshot, as_array, gathered
 
@@ -27,7 +28,7 @@ class CheckpointNames:
 
     def __init__(self, model: str) -> None:
         """Read the config of a folder or hub id."""
-        config = AutoConfig.from_pretrained(model)
+        config = AutoConfig.from_pretrained(local_folder(model), trust_remote_code=False)
         with torch.device("meta"):
             # Made from the config, it knows nothing of the checkpoint that its like was loaded from.
             self._skeleton = AutoModelForCausalLM.from_config(config)

@@ -36,7 +36,8 @@ class StudentConfig(Section):
     """The model that learns."""
 
     model: str
-    """Folder or hub id of the student: weights, `config.json` and `tokenizer.json`."""
+    """Folder or hub id (`ORG/NAME`, or `ORG/NAME@REVISION`) of the student: weights, as safetensors, `config.json` and
+    `tokenizer.json`."""
     chat_template: Path | None = None
     """A Jinja file that replaces the tokenizer's own chat template."""
     generation_prompt_tail: str | None = None
@@ -219,10 +220,12 @@ class LogConfig(Section):
 
 
 class PushToHubConfig(Section):
-    """Upload of the final model."""
+    """Upload of the final model. Its repository is made before training: a token that may not is found out then."""
 
     repo_id: str
+    """`ORG/NAME` at the Hugging Face hub."""
     private: bool = True
+    """Of a repository that is made; one that is there stays as it is."""
 
 
 class RayConfig(Section):

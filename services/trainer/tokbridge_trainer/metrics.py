@@ -1,18 +1,24 @@
 """Writers of numbers by step: JSONL files, TensorBoard, Weights & Biases.
 
-A resumed run drops what an earlier one logged past its checkpoint, so no step stands twice. What the numbers mean is
-not known here.
+A resumed run drops what an earlier one logged past its checkpoint, so no step stands twice; at Weights & Biases, which
+takes nothing back, it leaves out what is made anew. What the numbers mean is not known here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.config import TrainConfig
+from tokbridge_trainer.config_sections import LogConfig
+
+_WANDB_ID_FILE = "wandb_run_id"
 
 
 class MetricsWriter(Protocol):
@@ -66,12 +72,27 @@ class TensorBoardWriter:
 
 
 class WandbWriter:
-    """A run at Weights & Biases, one for each output folder, continued on resume."""
+    """A run at Weights & Biases, continued on resume: its id is kept in the output folder."""
 
-    def __init__(self, project: str, folder: Path, config: Mapping[str, Any]) -> None:
-        import wandb  # type: ignore[import-not-found]  # an extra of its own
+    def __init__(self, project: str, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
+        """Begin a run, or go on with it.
 
-        self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=dict(config), resume="allow")
+        Raises:
+            InvalidConfigError: it does not begin, for want of an API key perhaps.
+        """
+        import wandb  # an extra of its own
+        from wandb.errors import Error
+
+        id_file = folder / _WANDB_ID_FILE
+        if first_step == 0 or not id_file.is_file():
+            id_file.write_text(secrets.token_hex(8), encoding="utf-8")
+        run_id = id_file.read_text(encoding="utf-8")
+        try:
+            self._run = wandb.init(
+                project=project, name=folder.name, dir=str(folder), config=dict(config), id=run_id, resume="allow"
+            )
+        except Error as error:
+            raise InvalidConfigError(f"Weights & Biases does not begin a run: {error}", field="log.wandb") from error
 
     def write(self, step: int, metrics: Mapping[str, float | str]) -> None:
         """Log one step."""
@@ -82,6 +103,16 @@ class WandbWriter:
         self._run.finish()
 
 
+def require_dashboards(log: LogConfig) -> None:
+    """Check, without importing it, that what a run logs to is installed.
+
+    Raises:
+        InvalidConfigError: it is not.
+    """
+    if log.wandb and find_spec("wandb") is None:
+        raise InvalidConfigError("log.wandb needs the package wandb: pip install 'tokbridge[wandb]'", field="log.wandb")
+
+
 def open_dashboards(config: TrainConfig, first_step: int) -> list[MetricsWriter]:
     """TensorBoard and Weights & Biases, as configured, continuing at `first_step`."""
     folder = config.output_dir
@@ -89,7 +120,7 @@ def open_dashboards(config: TrainConfig, first_step: int) -> list[MetricsWriter]
     if config.log.tensorboard:
         writers.append(TensorBoardWriter(folder / "tensorboard", first_step))
     if config.log.wandb:
-        writers.append(WandbWriter(config.log.wandb, folder, config.model_dump(mode="json")))
+        writers.append(WandbWriter(config.log.wandb, folder, config.model_dump(mode="json"), first_step))
     return writers
 
 

@@ -13,7 +13,6 @@ from tokbridge_trainer.actors import Actors
 from tokbridge_trainer.checkpoint import RunState
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.evaluation.runner import Evaluator
-from tokbridge_trainer.hub import push_folder
 from tokbridge_trainer.loop import FinishedStep, TrainingLoop
 from tokbridge_trainer.lost_actors import ACTOR_LOST
 from tokbridge_trainer.progress import ProgressDisplay
@@ -119,8 +118,5 @@ class Run:
     def _write_final_model(self) -> Path:
         folder = (self._config.output_dir / "model").resolve()
         self._supply.get(self._learner.export.remote(folder))
-        if self._config.push_to_hub is not None:
-            url = push_folder(folder, self._config.push_to_hub)
-            self._show.event(f"pushed to {url}")
         self._show.event(f"final model: {folder}")
         return folder

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from transformers import AutoConfig
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge.hub import local_folder
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.prompts import PromptSet, load_evaluation_prompts, load_prompts
 from tokbridge_trainer.samples import Prompt
@@ -89,8 +90,13 @@ def _ids_as_bytes(ids: NDArray[np.int32]) -> bytes:
 
 
 def _check_context_length(config: TrainConfig) -> None:
-    model = AutoConfig.from_pretrained(config.student.model).get_text_config(decoder=True)
-    limit = getattr(model, "max_position_embeddings", None)
+    source = config.student.model
+    folder = local_folder(source, weights=True)
+    try:
+        model = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"cannot load the student {source!r}: {error}", field="student.model") from error
+    limit = getattr(model.get_text_config(decoder=True), "max_position_embeddings", None)
     needed = config.max_prompt_tokens + config.max_response_tokens
     if limit is not None and needed > limit:
         raise InvalidConfigError(

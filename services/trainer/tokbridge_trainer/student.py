@@ -18,6 +18,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge.hub import local_folder
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.packed_attention import allow_packing
 
@@ -67,9 +68,21 @@ def load_for_rollouts(config: TrainConfig, device: torch.device) -> StudentModel
 
 
 def load_base(config: TrainConfig, source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The bare causal model."""
+    """The bare causal model of a folder or a hub id; of safetensors, for a pickle runs the code it holds.
+
+    Raises:
+        InvalidConfigError: nothing can be loaded from there.
+        HubError: a hub id that cannot be fetched.
+    """
+    folder = local_folder(source, weights=True)
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=config.student.attention)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=config.student.attention,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
     except (OSError, ValueError) as error:
         raise InvalidConfigError(f"cannot load the student {source!r}: {error}", field="student.model") from error
     torch.nn.Module.to(model, device)

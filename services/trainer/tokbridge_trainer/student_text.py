@@ -82,7 +82,7 @@ def load_student_text(config: TrainConfig) -> StudentText:
         TokbridgeError: the tokenizer cannot be used.
     """
     files = load_tokenizer_files(config.student.model)
-    check_tokenizer_class(config.student.model, files.tokenizer_json)
+    check_tokenizer_class(config.student.model)
     if config.student.chat_template is not None:
         files = replace(files, chat_template=_read_template(config.student.chat_template))
     profile = profile_from_files(files)

@@ -16,6 +16,8 @@ from tokbridge_trainer.checkpoint import check_same_run, find_checkpoint, list_c
 from tokbridge_trainer.checkpoint_writing import set_aside_later
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.config_loading import dump_config
+from tokbridge_trainer.hub import open_repository, push_folder
+from tokbridge_trainer.metrics import require_dashboards
 from tokbridge_trainer.progress import ProgressDisplay, progress_display
 from tokbridge_trainer.restarts import LEARNER, Restarts
 from tokbridge_trainer.run import Run
@@ -35,24 +37,32 @@ class StartingPoint:
 
 
 def run_training(config: TrainConfig, console: Console | None = None) -> Path:
-    """Train, and return the folder of the final model.
+    """Train, push the final model where that is wanted, and return its folder.
 
     Raises:
         TokbridgeError: the configuration, the data, the teacher or a checkpoint is at fault, or a process of the run
             was lost too often.
+        HubError: the hub does not take the model; its folder is whole.
     """
+    console = console or Console(stderr=True)
+    require_dashboards(config.log)
     try:
-        return _run(config, console or Console(stderr=True))
+        folder = _run(config, console)
     except RayTaskError as error:
         if isinstance(error.cause, TokbridgeError):
             raise error.cause from error
         raise
+    if config.push_to_hub is not None:
+        console.print(f"pushed: {push_folder(folder, config.push_to_hub)}", highlight=False, soft_wrap=True)
+    return folder
 
 
 def _run(config: TrainConfig, console: Console) -> Path:
     data = load_data(config)
     num_unrouted = count_unrouted(configured_teachers(config).config, data.all_prompts)
     start = _starting_point(config, data)
+    if config.push_to_hub is not None:
+        open_repository(config.push_to_hub)
     final_model = config.output_dir / "model"
     if start.step >= data.end_step and final_model.is_dir():
         console.print(f"nothing left to train; final model: {final_model}", highlight=False, soft_wrap=True)

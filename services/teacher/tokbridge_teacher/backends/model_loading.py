@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge.hub import local_folder
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -31,12 +32,13 @@ def load_model(source: str, *, dtype: str, device: str, trust_remote_code: bool 
 
     Raises:
         InvalidConfigError: nothing can be loaded from there, or only weights that are pickled.
+        HubError: a hub id that cannot be fetched.
     """
     gguf_path = find_gguf_file(source)
     # A pickle runs whatever code it holds.
     arguments = {"use_safetensors": True} if gguf_path is None else _gguf_arguments(gguf_path)
     _refuse_pickles(source)
-    folder = source if gguf_path is None else gguf_path.parent
+    folder = local_folder(source, weights=True, code=trust_remote_code) if gguf_path is None else gguf_path.parent
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=_DTYPES.get(dtype, "auto"), trust_remote_code=trust_remote_code, **arguments

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from transformers import AutoConfig
 from vllm import ModelRegistry
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge.hub import local_folder
 from tokbridge_teacher.backends.model_loading import find_gguf_file
 from tokbridge_teacher.backends.vllm.backend import VllmBackend
 from tokbridge_teacher.backends.vllm.engine import Engine
@@ -19,12 +21,15 @@ def load_vllm(settings: VllmSettings) -> VllmBackend:
 
     Raises:
         InvalidConfigError: see `architecture_of`; or vLLM does not start, and its log says why.
+        HubError: a hub id that cannot be fetched.
     """
+    name = settings.model
+    settings = replace(settings, model=str(local_folder(name, weights=True, code=settings.trust_remote_code)))
     architecture = architecture_of(settings)
     try:
-        return VllmBackend(partial(Engine, engine_arguments(settings), architecture), settings.model)
+        return VllmBackend(partial(Engine, engine_arguments(settings), architecture), name)
     except (ValueError, RuntimeError, TimeoutError) as error:
-        raise InvalidConfigError(f"vLLM does not start with {settings.model!r}: {error}", field="model") from error
+        raise InvalidConfigError(f"vLLM does not start with {name!r}: {error}", field="model") from error
 
 
 def architecture_of(settings: VllmSettings) -> str:
