@@ -100,11 +100,12 @@ async def test_teachers_that_score_the_same_response_are_mixed_by_weight():
     assert metrics["teachers/a/emitted_log_prob"] == pytest.approx(emitted.mean())
 
 
-async def test_mixed_rows_may_be_truncated():
+@pytest.mark.parametrize("limit", [{"top_k": 2}, {"mass": 0.5}], ids=str)
+async def test_mixed_rows_may_be_truncated(limit):
     a, b = StandIn(), StandIn(seed=1)
-    _, batch = await run_step(two(), {"a": a, "b": b}, [long_sample()], top_k=2)
+    _, batch = await run_step(two(), {"a": a, "b": b}, [long_sample()], **limit)
     mixed = mix_rows([client.answer(client.requests[0]).rows for client in (a, b)], [1.0, 1.0]).rows
-    expected = truncate_rows(mixed, np.arange(30), top_k=2)
+    expected = truncate_rows(mixed, np.arange(30), **limit)
     assert len(expected.cell_ids) < len(mixed.cell_ids)
     np.testing.assert_array_equal(batch.scored[0].rows.cell_ids, expected.cell_ids)
 
