@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.console import Console
 from support.ray_processes import kill_actor
 from support.runs import losses, read_lines
 from support.training import make_config
+from tokbridge_trainer.checkpoint import list_checkpoints
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.train import run_training
 
@@ -50,20 +53,32 @@ def test_two_learners_give_the_losses_of_one(one_learner, config_of):
     assert [line["tokens/response"] for line in ours] == [line["tokens/response"] for line in theirs]
 
 
-class RankKillingConsole(Console):
-    """Kills a rank once, when the line of step 3 is printed."""
+class KillingConsole(Console):
+    """Kills an actor once, when the line of step 3 is printed and the checkpoint of step 2 is there."""
 
-    killed = False
+    def __init__(self, victim: str, checkpoints: Path) -> None:
+        super().__init__(record=True, width=200)
+        self.victim, self.checkpoints, self.killed = victim, checkpoints, False
 
     def print(self, *objects, **options):
         super().print(*objects, **options)
         if not self.killed and re.match(r"step 3 ", str(objects[0])):
+            self._wait_for_checkpoint()
             self.killed = True
-            kill_actor("RayTrainWorker")
+            kill_actor(self.victim)
+
+    def _wait_for_checkpoint(self, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not list_checkpoints(self.checkpoints):
+            assert time.monotonic() < deadline, "no checkpoint was written"
+            time.sleep(0.05)
 
 
-def test_a_run_whose_rank_is_lost_goes_on_from_its_checkpoint(one_learner, config_of):
-    config, console = config_of("killed", 2), RankKillingConsole(record=True, width=200)
+@pytest.mark.parametrize("victim", ["RayTrainWorker", "LearnerGroup"])
+def test_a_run_whose_rank_is_lost_goes_on_from_its_checkpoint(one_learner, config_of, victim: str):
+    """Also when what is lost is the process in front of the ranks, and Ray Train's controller with it."""
+    config = config_of(f"{victim}-killed", 2)
+    console = KillingConsole(victim, config.checkpoints_dir)
     run_training(config, console)
     assert console.killed
     assert "the learner was lost; training goes on after 2 steps" in console.export_text()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tokbridge.description import TeacherDescription
@@ -69,6 +70,7 @@ class Actors:
         self.feed = factories.feed()
         self.learner = factories.learner()
         self.workers = [factories.worker(self.feed) for _ in range(num_workers)]
+        self._ranks_placement: PlacementGroup | None = None
 
     def wait_until_ready(self) -> dict[str, TeacherDescription]:
         """Connect the feed to the teachers, which are returned by name, and load learner and workers.
@@ -78,8 +80,10 @@ class Actors:
             ActorLostError: a process ended meanwhile.
         """
         workers = {f"{ROLLOUT} {index}": worker for index, worker in enumerate(self.workers)}
-        loading = {name: actor.load.remote() for name, actor in {LEARNER: self.learner, **workers}.items()}
+        loading = {name: actor.load.remote() for name, actor in workers.items()}
+        loading_learner = self.learner.load.remote()
         teachers: dict[str, TeacherDescription] = _result_of_start(FEED, self.feed.connect.remote())
+        self._ranks_placement = _result_of_start(LEARNER, loading_learner)
         for name, ref in loading.items():
             _result_of_start(name, ref)
         if self.broadcasts_weights:
@@ -122,6 +126,9 @@ class Actors:
                 ray.get(actor.close.remote(), timeout=timeout_s)
         for actor in [self.feed, self.learner, *self.workers]:
             end_actor(actor)
+        if self._ranks_placement is not None:
+            # It outlives a learner that was killed, and the next one would wait for its resources.
+            remove_placement_group(self._ranks_placement)
 
 
 def _result_of_start(name: str, ref: Any) -> Any:
@@ -217,7 +224,7 @@ class _LearnerActor(Learner):
         self._arguments = (config, text, checkpoint, steps_done)
 
     def load(self) -> None:
-        """Load the student; nothing else may be called before."""
+        """Load the student; nothing else may be called before. The actor itself holds its resources."""
         use_threads(self._arguments[0].ray.threads)
         super().__init__(*self._arguments)
 

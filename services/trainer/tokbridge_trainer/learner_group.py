@@ -18,6 +18,7 @@ import torch
 from ray.actor import exit_actor
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.util.placement_group import PlacementGroup
 
 from tokbridge.errors import TokbridgeError
 from tokbridge_trainer.checkpoint import RunState
@@ -48,8 +49,11 @@ class LearnerGroup:
         self._number = STARTED
         self._running: Future[Any] | None = None
 
-    def load(self) -> None:
+    def load(self) -> PlacementGroup | None:
         """Start the ranks and wait until every one has loaded its share.
+
+        Returns:
+            What holds the ranks' resources. Ray Train gives it back, but not where this process is killed.
 
         Raises:
             TokbridgeError: one could not.
@@ -58,7 +62,7 @@ class LearnerGroup:
         os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
         trainer = _trainer(self._config, self._settings)
         self._running = ThreadPoolExecutor(1, "ray-train").submit(trainer.fit)
-        self._answer()
+        return self._answer()
 
     def weights(self) -> WeightUpdate:
         """As `Learner.weights`."""
@@ -97,10 +101,7 @@ class LearnerGroup:
         return self._call("export", folder)
 
     def close(self) -> None:
-        """End the ranks, and wait until Ray Train has given back what they took.
-
-        Killed instead, it would not: the placement group would stay, and the next group wait for its resources.
-        """
+        """End the ranks between two commands, and wait until Ray Train has given back what it took."""
         if self._running is not None and not self._running.done():
             self._number += 1
             ray.get(self._board.post.remote(self._number, None))
@@ -128,6 +129,8 @@ class LearnerGroup:
             if _is_fault_of_its_own(fault):
                 raise fault
         _log.error("the learner has lost a rank: %s", error)
+        # An actor that exits first waits for the calls that it has made: one of them is for an answer that never comes.
+        ray.kill(self._board)
         exit_actor()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 import ray.train
+from ray.util import get_current_placement_group
 
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.learner import Learner
@@ -22,7 +23,7 @@ from tokbridge_trainer.student_text import StudentText
 from tokbridge_trainer.threads import use_threads
 
 STARTED = 0
-"""Number under which the first rank answers that all have loaded; commands count from 1."""
+"""Number under which the first rank answers that all have loaded, with their placement group; commands count from 1."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def serve_rank(train_loop_config: dict[str, RankSettings]) -> None:
     use_threads(settings.config.ray.threads)
     board, number = settings.board, STARTED
     learner = Learner(settings.config, settings.text, settings.checkpoint, settings.steps_done, ranks)
-    result: object = None
+    result: object = get_current_placement_group()
     while True:
         if ranks.is_first:
             ray.get(board.answer.remote(number, [ray.put(result)]))
