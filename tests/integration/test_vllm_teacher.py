@@ -17,7 +17,7 @@ from tokbridge.tokenizer_profile import load_tokenizer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.integration]
 
-START_S = 280.0
+START_S = 600.0
 RESPONSES = [f"number {n} " * n for n in range(1, 60, 7)]
 
 
