@@ -7,6 +7,7 @@ import pytest
 from support.training import make_config
 from tokbridge.errors import InvalidConfigError, RolloutFailedError
 from tokbridge_trainer.rollout.vllm_arguments import (
+    BROADCAST_BACKEND,
     TRANSFER_BACKEND,
     check_ending,
     engine_arguments,
@@ -53,12 +54,12 @@ def test_what_is_not_configured_is_left_to_vllm():
     assert arguments["generation_config"] == "vllm", "the model's own sampling defaults must not be read"
 
 
-def test_broadcasts_are_asked_for_by_vllms_own_name():
+def test_broadcasts_are_asked_for_by_the_name_of_their_engine():
     config = vllm_config(
         rollout={"vllm": {"weight_transfer": "nccl", "tensor_parallel_size": 2}},
         ray={"rollout_gpus": 2, "learner_gpus": 1},
     )
-    assert engine_arguments(config, "folder")["weight_transfer_config"] == {"backend": "nccl"}
+    assert engine_arguments(config, "folder")["weight_transfer_config"] == {"backend": BROADCAST_BACKEND}
     assert config.rollout.ranks_per_broadcast_engine == 2
     assert vllm_config().rollout.ranks_per_broadcast_engine == 0
 

@@ -16,13 +16,15 @@ from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.samples import SampleKey
 
 TRANSFER_BACKEND = "tokbridge_arrays"
-"""Name under which `vllm_transfer.py` is known to vLLM."""
+BROADCAST_BACKEND = "tokbridge_nccl"
+"""Names under which the engines of `vllm_transfer.py` are known to vLLM."""
 WORKER_EXTENSION = "tokbridge_trainer.rollout.vllm_transfer.WorkerExtension"
 
 
 def engine_arguments(config: TrainConfig, model: str) -> dict[str, Any]:
     """Arguments of `vllm.LLM`; `model` is a folder with the student's `config.json`, its weights come later."""
     vllm = config.rollout.vllm
+    transfer = BROADCAST_BACKEND if vllm.weight_transfer == "nccl" else TRANSFER_BACKEND
     arguments = {
         "model": model,
         "load_format": "dummy",
@@ -35,7 +37,7 @@ def engine_arguments(config: TrainConfig, model: str) -> dict[str, Any]:
         "gpu_memory_utilization": vllm.gpu_memory_utilization,
         "max_model_len": vllm.max_model_len or config.max_prompt_tokens + config.max_response_tokens,
         "enforce_eager": vllm.enforce_eager,
-        "weight_transfer_config": {"backend": "nccl" if vllm.weight_transfer == "nccl" else TRANSFER_BACKEND},
+        "weight_transfer_config": {"backend": transfer},
         "worker_extension_cls": WORKER_EXTENSION,
     }
     if config.rollout.batch_size is not None:

@@ -1,7 +1,7 @@
-"""How weights get into vLLM's own workers: an engine of its weight-transfer interface that takes arrays.
+"""How weights get into vLLM's own workers: engines of its weight-transfer interface, for arrays and for broadcasts.
 
 This module runs inside vLLM's workers, one for each tensor-parallel rank, and knows nothing of the trainer but its
-array format. vLLM finds it through `WorkerExtension`, whose import registers the engine. The arrays bear Hugging Face
+array format. vLLM finds it through `WorkerExtension`, whose import registers the engines. Weights bear Hugging Face
 names; the model's own `load_weights` fuses, shards and repacks them, as it does when it reads a checkpoint.
 """
 
@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     VocabParallelEmbedding,
@@ -27,7 +28,7 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from tokbridge_trainer.rollout.vllm_arguments import TRANSFER_BACKEND
+from tokbridge_trainer.rollout.vllm_arguments import BROADCAST_BACKEND, TRANSFER_BACKEND
 from tokbridge_trainer.weights import WeightArray, as_tensor
 
 
@@ -94,6 +95,15 @@ class ArrayTransferEngine(WeightTransferEngine[NoInitInfo, ArrayUpdateInfo]):
         """Nothing to close."""
 
 
+class BroadcastTransferEngine(NCCLWeightTransferEngine):
+    """vLLM's engine for NCCL, which trips over the same nameless loaders."""
+
+    def start_weight_update(self) -> None:
+        """Make room."""
+        name_loaders(self.model)
+        super().start_weight_update()
+
+
 def name_loaders(model: torch.nn.Module) -> None:
     """vLLM knows the loaders that it has wrapped by their name, and a `partial` (MiniMax-M2 has some) bears none."""
     for weight in model.parameters():
@@ -121,7 +131,8 @@ def repack_experts(model: torch.nn.Module) -> None:
 
 
 class WorkerExtension:
-    """Adds nothing to vLLM's worker: that vLLM imports it in every worker is what registers the engine."""
+    """Adds nothing to vLLM's worker: that vLLM imports it in every worker is what registers the engines."""
 
 
 WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, ArrayTransferEngine)
+WeightTransferEngineFactory.register_engine(BROADCAST_BACKEND, BroadcastTransferEngine)
