@@ -5,8 +5,10 @@ from typing import cast
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from support.served import served_over_grpc
+from tokbridge_teacher.protocols import grpc_health
 from tokbridge_teacher.protocols.grpc_health import Health
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -84,3 +86,38 @@ async def test_a_service_that_is_not_here_is_unknown_until_it_is(health):
     health.set("later", SERVING)
     assert await watcher.next() == SERVING
     watcher.task.cancel()
+
+
+async def test_so_many_may_watch_and_who_leaves_makes_room(health, monkeypatch, built_teacher):
+    monkeypatch.setattr(grpc_health, "MAX_WATCHERS", 1)
+    request = health_pb2.HealthCheckRequest()
+    async with (
+        served_over_grpc(built_teacher.service) as target,
+        grpc.aio.insecure_channel(target) as channel,
+        asyncio.timeout(WAIT_S),
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        watching = stub.Watch(request)
+        assert (await anext(aiter(watching))).status == SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await anext(aiter(stub.Watch(request)))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        watching.cancel()
+        while (status := await first_status(stub, request)) is None:
+            await asyncio.sleep(0.01)
+        assert status == SERVING
+
+
+async def first_status(stub, request) -> int | None:
+    """What a new watcher is told; None: it is turned away."""
+    try:
+        return (await anext(aiter(stub.Watch(request)))).status
+    except grpc.aio.AioRpcError:
+        return None
+
+
+async def test_to_check_a_service_that_is_not_here_is_an_error(built_teacher):
+    async with served_over_grpc(built_teacher.service) as target, grpc.aio.insecure_channel(target) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="another"))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
