@@ -24,28 +24,31 @@ _TIMES = (
 
 def draw_plots(metrics: Sequence[Line], evaluations: Sequence[Line]) -> dict[str, str]:
     """Title → SVG, leaving out plots that have nothing to show."""
-    plans: tuple[tuple[str, Plot, Sequence[Line]], ...] = (
-        ("Loss", _plot_loss, metrics),
-        ("Bits per byte, held out", _plot_bits_per_byte, evaluations),
-        ("Held-out agreement and stops", _plot_shares, evaluations),
-        ("Teacher's bits per byte on what is trained on", _plot_training_text, metrics),
-        ("Each teacher's part of the loss", _plot_teachers, metrics),
-        ("Rows by case", _plot_cases, metrics),
-        ("Seconds of a step", _plot_times, metrics),
+    plans: tuple[tuple[str, str, Plot, Sequence[Line]], ...] = (
+        ("Loss", "nats per token", _plot_loss, metrics),
+        ("Bits per byte, held out", "bits per byte", _plot_bits_per_byte, evaluations),
+        ("Held-out agreement and stops", "share", _plot_shares, evaluations),
+        ("Teacher's bits per byte on what is trained on", "bits per byte", _plot_training_text, metrics),
+        ("Each teacher's part of the loss", "nats per token", _plot_teachers, metrics),
+        ("Rows by case", "rows", _plot_cases, metrics),
+        ("Seconds of a step", "seconds", _plot_times, metrics),
     )
-    drawn = {title: _draw(plot, lines) for title, plot, lines in plans}
+    drawn = {title: _draw(plot, lines, unit) for title, unit, plot, lines in plans}
     return {title: svg for title, svg in drawn.items() if svg is not None}
 
 
-def _draw(plot: Plot, lines: Sequence[Line]) -> str | None:
+def _draw(plot: Plot, lines: Sequence[Line], unit: str) -> str | None:
     figure = Figure(figsize=(5.6, 3.2), layout="constrained")
     axes = figure.subplots()
     if not plot(axes, lines):
         return None
     axes.set_xlabel("step")
+    axes.set_ylabel(unit)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small", frameon=False)
+        figure.legend(
+            loc="outside lower center", ncols=3, fontsize="small", frameon=False, handlelength=1.0, columnspacing=1.0
+        )
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")
     svg = buffer.getvalue()
@@ -56,7 +59,6 @@ def _plot_loss(axes: Axes, metrics: Sequence[Line]) -> bool:
     """One curve for each phase: their β, and so their scales, differ."""
     for phase in dict.fromkeys(line.get("phase", "") for line in metrics):
         _curve(axes, [line for line in metrics if line.get("phase", "") == phase], "loss", str(phase).replace("_", " "))
-    axes.set_ylabel("nats per token")
     axes.set_ylim(bottom=0)
     return bool(axes.lines)
 
@@ -86,7 +88,6 @@ def _plot_teachers(axes: Axes, metrics: Sequence[Line]) -> bool:
     names = sorted({key.split("/")[1] for line in metrics for key in line if _TEACHER_LOSS.fullmatch(key)})
     for name in names:
         _curve(axes, metrics, f"teachers/{name}/loss", name)
-    axes.set_ylabel("nats per token")
     return len(names) > 1
 
 
