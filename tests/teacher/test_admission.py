@@ -73,8 +73,13 @@ class AnyHistory(RuleBasedStateMachine):
     def measure(self, lease, cost):
         try:
             self.admission.settle(lease, cost)
-        except (LimitExceededError, OverloadedError):
+        except LimitExceededError:
+            assert cost.tokens > TOTAL.tokens or cost.result_bytes > TOTAL.result_bytes
             return
+        except OverloadedError:
+            assert lease.caller is not ANONYMOUS or not self.fits(cost, but=lease)
+            return
+        assert self.fits(cost, but=lease)
         self.held[lease] = cost
 
     @rule(lease=consumes(leases), seconds=st.floats(0, 100))
