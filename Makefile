@@ -48,8 +48,9 @@ test: $(STAMP) ## the test suite, without the heavy checks
 nightly: $(STAMP) $(DEPLOY_STAMP) ## the heavy checks
 	$(BIN)/python -m pytest -m nightly --timeout 3600
 
+# Only files with such checks: others import what this environment does not have.
 nightly-vllm: $(VLLM_STAMP) ## the checks that need vLLM, in .venv-vllm
-	$(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 1800
+	$(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 1800 $$(grep -rl --include='test_*.py' 'mark\.vllm' tests)
 
 deploy-check: $(STAMP) $(DEPLOY_STAMP) ## the files under deploy/ before their validators
 	$(BIN)/python -m pytest -m 'nightly or not nightly' -rs tests/deploy
