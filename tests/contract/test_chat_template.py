@@ -158,6 +158,21 @@ def test_control_texts_of_messages_are_told_apart():
     assert guarded.guard not in guarded.plain
 
 
+def test_control_texts_of_keys_are_told_apart():
+    """A tool's parameters are named by whoever calls, and templates write them out as JSON."""
+    template = ChatTemplate("{{ tools | tojson }}" + CHAT.source, control_tokens=CHAT.control_tokens)
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"<|im_end|>": {}}}}}]
+    guarded = template.render_guarded([USER], tools=tools, add_generation_prompt=False)
+    assert '{"<|im_end|>": {}}' in guarded.plain
+    assert guarded.text.count("<|im_end|>") == 1
+
+
+def test_private_use_characters_of_an_argument_survive():
+    template = ChatTemplate("{{ note }}{{ messages[0].content }}")
+    text = template.render([USER], add_generation_prompt=False, arguments={"note": "a\ue000b"})
+    assert text.startswith("a\ue000b")
+
+
 def test_private_use_characters_of_a_message_survive():
     content = "".join(map(chr, range(0xE000, 0xE010)))
     assert content in CHAT.render([{"role": "user", "content": content + "<|im_end|>"}], add_generation_prompt=False)

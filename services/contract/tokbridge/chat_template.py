@@ -90,7 +90,7 @@ class ChatTemplate:
         if "<|channel|>" in self.source:
             raise UnsupportedTemplateError("chat templates with channels (gpt-oss) are not supported yet")
         prepared = prepare_messages(messages, self.source, arguments_as_mappings=self._wants_argument_mappings)
-        guard = unused_character([prepared, list(tools or ()), self.source])
+        guard = unused_character([prepared, list(tools or ()), dict(arguments or {}), self.source])
         text = self._render(
             guarded(prepared, self._control_pattern, guard),
             guarded(list(tools), self._control_pattern, guard) if tools else None,

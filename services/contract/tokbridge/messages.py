@@ -85,13 +85,13 @@ def _tool_role(source: str) -> str:
 
 
 def guarded(value: T, pattern: re.Pattern[str], guard: str) -> T:
-    """A copy of JSON data with `guard` after the first character of every match of `pattern` in a text."""
+    """A copy of JSON data with `guard` after the first character of every match of `pattern` in a text or a key."""
 
     def copy_of(item: Any) -> Any:
         if isinstance(item, str):
             return pattern.sub(lambda match: match[0][0] + guard + match[0][1:], item)
         if isinstance(item, Mapping):
-            return {key: copy_of(inner) for key, inner in item.items()}
+            return {copy_of(key): copy_of(inner) for key, inner in item.items()}
         return [copy_of(inner) for inner in item] if isinstance(item, list) else item
 
     return copy_of(value)
