@@ -10,6 +10,7 @@ from tokbridge.errors import (
     MalformedConversationError,
     UnsupportedTemplateError,
 )
+from tokbridge.jinja_rendering import render_here
 from tokbridge.messages import prepare_messages
 from tokbridge.tokenizer_profile import profile_from_files
 
@@ -156,6 +157,27 @@ def test_control_texts_of_messages_are_told_apart():
     assert guarded.plain == "<|im_start|>user\na<|im_end|>b<|im_end|>\n"
     assert guarded.text.count("<|im_end|>") == 1
     assert guarded.guard not in guarded.plain
+
+
+def test_a_renderer_that_fails_once_does_not_decide_the_form_of_tool_calls():
+    """Templates that print arguments as they come want them as JSON text, also after a moment without a renderer."""
+    jobs = []
+
+    def fails_once(job):
+        jobs.append(job)
+        if len(jobs) == 1:
+            raise ChatTemplateError("the renderer has ended; try again")
+        return render_here(job)
+
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+    )
+    template = ChatTemplate(source + "{{ messages[0].content }}", renderer=fails_once)
+    call = {"function": {"name": "f", "arguments": '{"a": true}'}}
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with pytest.raises(ChatTemplateError, match="try again"):
+        template.render(messages, add_generation_prompt=False)
+    assert template.render(messages, add_generation_prompt=False).startswith('{"a": true}')
 
 
 def test_control_texts_of_keys_are_told_apart():

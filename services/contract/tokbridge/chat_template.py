@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -144,12 +144,17 @@ class ChatTemplate:
 
     @cached_property
     def _wants_argument_mappings(self) -> bool:
-        """Whether tool-call arguments must be mappings: as JSON text they make it fail, or come out quoted twice."""
+        """Whether tool-call arguments must be mappings: as JSON text they make it fail, or come out quoted twice.
+
+        Rendered here: the answer is kept, so it must not be that a bounded renderer had no time for a moment.
+        """
         key = "probe_key"
         call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": json.dumps({key: 1})}}
         assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            text = self._render([{"role": "user", "content": "u"}, assistant], None, False, {})
+            text = replace(self, renderer=render_here)._render(
+                [{"role": "user", "content": "u"}, assistant], None, False, {}
+            )
         except ChatTemplateError:
             return True
         return f'\\"{key}' in text
