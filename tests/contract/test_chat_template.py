@@ -144,6 +144,20 @@ def test_text_that_glm_drops_is_an_error(role):
     assert raised.value.details["message_index"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "messages", "index"),
+    [
+        ("minimax", [USER, {"role": "assistant", "content": "2"}, {"role": "system", "content": "Be brief."}, USER], 2),
+        ("glm-z1-9b-0414", [{"role": "developer", "content": "Be brief."}, USER], 0),
+        pytest.param("gemma3", [{"role": "system", "content": "Be brief."}], 0, marks=pytest.mark.nightly),
+    ],
+)
+def test_instructions_that_a_template_has_no_place_for_are_not_lost_silently(name, messages, index):
+    with pytest.raises(ContentDroppedByTemplateError) as raised:
+        real_profile(name).template.render(messages, add_generation_prompt=True)
+    assert raised.value.details["message_index"] == index
+
+
 def test_trimmed_and_json_escaped_text_is_not_dropped():
     messages = [{"role": "user", "content": '  say "hé"\nnow  '}]
     for filtered in ("| trim", "| tojson"):

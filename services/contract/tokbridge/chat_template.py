@@ -71,7 +71,7 @@ class ChatTemplate:
             MalformedConversationError: a message is of the wrong form.
             ChatTemplateError: the template refuses the conversation; its message is passed on.
             UnsupportedTemplateError: the template has channels.
-            ContentDroppedByTemplateError: the text lacks a user's or a tool's message.
+            ContentDroppedByTemplateError: the text lacks a message that is not an assistant's.
             InvalidRequestError: `arguments` sets what is not the caller's to set.
         """
         return self.render_guarded(
