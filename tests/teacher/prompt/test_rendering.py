@@ -99,6 +99,16 @@ def test_callers_arguments_reach_the_template():
     assert prompt.seam == "switched_off"
 
 
+def test_tools_that_the_template_leaves_out_are_noted():
+    tools = [{"type": "function", "function": {"name": name}} for name in ("lookup", "he")] + [{"name": "find"}, {}]
+    for template, notes in (
+        (CHATML, ("the template writes nothing of 2 of 4 tools",)),
+        ("{{ tools | tojson }}" + CHATML, ()),
+    ):
+        profile, tokenizer = small(template)
+        assert render_prompt(profile, tokenizer, USER, tools, None, "", b"four").notes == notes
+
+
 @pytest.mark.parametrize("response", [b"", b"four"])
 def test_a_conversation_without_a_token_is_refused(response):
     profile, tokenizer = small("{% for m in messages %}{{ m.content }}{% endfor %}")

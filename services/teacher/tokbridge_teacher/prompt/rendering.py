@@ -74,6 +74,7 @@ def render_prompt(
     token_ids = np.concatenate([ids, context_ids])
     if not len(token_ids):
         raise ChatTemplateError("the chat template writes nothing for the conversation: no token to start from")
+    notes += _notes_on_tools(tools or (), opened.prompt.plain)
     return RenderedPrompt(token_ids, settled.seam, settled.given_bytes, notes)
 
 
@@ -104,3 +105,13 @@ def _without_thinking(
             return off, settled, ("the response has no thinking opening: rendered with thinking off",)
     cut = SettledSeam(Seam.CUT, keeps_teacher_tail=False, context=student_tail)
     return opened, cut, ("the response has no thinking opening: the template's own was cut",)
+
+
+def _notes_on_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> tuple[str, ...]:
+    """Whether tools are missing from the prompt: many templates have no place for any, and their teacher then judges
+    calls of what it has not seen.
+    """
+    functions = [tool.get("function", tool) for tool in tools]
+    names = [str(function.get("name", "")) if isinstance(function, Mapping) else "" for function in functions]
+    missing = sum(name not in prompt for name in names)
+    return (f"the template writes nothing of {missing} of {len(tools)} tools",) if missing else ()
