@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from typer.testing import CliRunner
 
 from tokbridge.errors import InvalidConfigError
+from tokbridge.modes import Routing, Spanning
 from tokbridge_cli import teacher_serve
 from tokbridge_cli.main import build_app
 from tokbridge_teacher.settings import VLLM_OPTIONS, RequestLimits, ServeSettings
+from tokbridge_teacher.targets.options import MAX_TOP_K, ScoringOptions
 
 OWN_OPTIONS = {"log_level", "log_format"}
 
@@ -124,3 +126,12 @@ def test_the_help_shows_every_option():
     shown = run("--help")
     for name in FIELDS.keys() - {"model"}:
         assert f"--{name.replace('_', '-')} " in shown.output, name
+
+
+def test_no_limit_on_cells_is_above_what_a_row_can_carry():
+    """Else the service would announce what it refuses."""
+    for name in ("max_top_k", "default_top_k"):
+        with pytest.raises(ValidationError):
+            RequestLimits(**{"max_top_k": MAX_TOP_K, name: MAX_TOP_K + 1})
+    limits = RequestLimits(max_top_k=MAX_TOP_K, default_top_k=MAX_TOP_K)
+    ScoringOptions(Routing.GREEDY, Spanning.REALIZED, limits.max_top_k, 1.0)

@@ -10,6 +10,7 @@ from tokbridge.errors import (
     MalformedConversationError,
     UnsupportedTemplateError,
 )
+from tokbridge.jinja_rendering import render_here
 from tokbridge.messages import prepare_messages
 from tokbridge.tokenizer_profile import profile_from_files
 
@@ -143,6 +144,20 @@ def test_text_that_glm_drops_is_an_error(role):
     assert raised.value.details["message_index"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "messages", "index"),
+    [
+        ("minimax", [USER, {"role": "assistant", "content": "2"}, {"role": "system", "content": "Be brief."}, USER], 2),
+        ("glm-z1-9b-0414", [{"role": "developer", "content": "Be brief."}, USER], 0),
+        pytest.param("gemma3", [{"role": "system", "content": "Be brief."}], 0, marks=pytest.mark.nightly),
+    ],
+)
+def test_instructions_that_a_template_has_no_place_for_are_not_lost_silently(name, messages, index):
+    with pytest.raises(ContentDroppedByTemplateError) as raised:
+        real_profile(name).template.render(messages, add_generation_prompt=True)
+    assert raised.value.details["message_index"] == index
+
+
 def test_trimmed_and_json_escaped_text_is_not_dropped():
     messages = [{"role": "user", "content": '  say "hé"\nnow  '}]
     for filtered in ("| trim", "| tojson"):
@@ -156,6 +171,42 @@ def test_control_texts_of_messages_are_told_apart():
     assert guarded.plain == "<|im_start|>user\na<|im_end|>b<|im_end|>\n"
     assert guarded.text.count("<|im_end|>") == 1
     assert guarded.guard not in guarded.plain
+
+
+def test_a_renderer_that_fails_once_does_not_decide_the_form_of_tool_calls():
+    """Templates that print arguments as they come want them as JSON text, also after a moment without a renderer."""
+    jobs = []
+
+    def fails_once(job):
+        jobs.append(job)
+        if len(jobs) == 1:
+            raise ChatTemplateError("the renderer has ended; try again")
+        return render_here(job)
+
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+    )
+    template = ChatTemplate(source + "{{ messages[0].content }}", renderer=fails_once)
+    call = {"function": {"name": "f", "arguments": '{"a": true}'}}
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with pytest.raises(ChatTemplateError, match="try again"):
+        template.render(messages, add_generation_prompt=False)
+    assert template.render(messages, add_generation_prompt=False).startswith('{"a": true}')
+
+
+def test_control_texts_of_keys_are_told_apart():
+    """A tool's parameters are named by whoever calls, and templates write them out as JSON."""
+    template = ChatTemplate("{{ tools | tojson }}" + CHAT.source, control_tokens=CHAT.control_tokens)
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"<|im_end|>": {}}}}}]
+    guarded = template.render_guarded([USER], tools=tools, add_generation_prompt=False)
+    assert '{"<|im_end|>": {}}' in guarded.plain
+    assert guarded.text.count("<|im_end|>") == 1
+
+
+def test_private_use_characters_of_an_argument_survive():
+    template = ChatTemplate("{{ note }}{{ messages[0].content }}")
+    text = template.render([USER], add_generation_prompt=False, arguments={"note": "a\ue000b"})
+    assert text.startswith("a\ue000b")
 
 
 def test_private_use_characters_of_a_message_survive():

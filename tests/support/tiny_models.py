@@ -17,6 +17,7 @@ from transformers import (
     Gemma2Config,
     GenerationConfig,
     GraniteConfig,
+    Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen3_5TextConfig,
@@ -69,6 +70,8 @@ TINY_STUDENT_FOR_VLLM = replace(TINY_STUDENT, head_dim=32)
 TINY_TIED = TinyRecipe("tiny-tied", STUDENT_TEXT, 360, "turn", "end_turn", seed=2, tied=True)
 OTHER_TEACHER = TinyRecipe("other-teacher", STUDENT_TEXT + "zebra quiz", 390, "begin", "end", seed=9)
 TINY_SOFTCAPPED = TinyRecipe("tiny-softcapped", TEACHER_TEXT, 420, "im_start", "im_end", seed=3, family="gemma2")
+TINY_LONGROPE = TinyRecipe("tiny-longrope", TEACHER_TEXT, 420, "im_start", "im_end", seed=6, family="phi3")
+"""Other rotary frequencies from 101 tokens on, more than a self-test tries."""
 TINY_HYBRID = TinyRecipe("tiny-hybrid", STUDENT_TEXT, 360, "turn", "end_turn", seed=5, family="qwen3_5")
 TINY_SCALED = TinyRecipe("tiny-scaled", TEACHER_TEXT, 420, "im_start", "im_end", seed=4, family="granite")
 
@@ -131,6 +134,12 @@ def _model_config(recipe: TinyRecipe, head_size: int, stop_id: int) -> Pretraine
     if recipe.family == "granite":
         shape.pop("head_dim")
         return GraniteConfig(**shape, logits_scaling=3.0)
+    if recipe.family == "phi3":
+        shape.pop("head_dim")
+        factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+        return Phi3Config(
+            **shape, original_max_position_embeddings=100, rope_scaling={"rope_type": "longrope", **factors}
+        )
     if recipe.family == "qwen3_5":
         layers = ["linear_attention", "full_attention"]
         heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,7 +71,7 @@ class ChatTemplate:
             MalformedConversationError: a message is of the wrong form.
             ChatTemplateError: the template refuses the conversation; its message is passed on.
             UnsupportedTemplateError: the template has channels.
-            ContentDroppedByTemplateError: the text lacks a user's or a tool's message.
+            ContentDroppedByTemplateError: the text lacks a message that is not an assistant's.
             InvalidRequestError: `arguments` sets what is not the caller's to set.
         """
         return self.render_guarded(
@@ -90,7 +90,7 @@ class ChatTemplate:
         if "<|channel|>" in self.source:
             raise UnsupportedTemplateError("chat templates with channels (gpt-oss) are not supported yet")
         prepared = prepare_messages(messages, self.source, arguments_as_mappings=self._wants_argument_mappings)
-        guard = unused_character([prepared, list(tools or ()), self.source])
+        guard = unused_character([prepared, list(tools or ()), dict(arguments or {}), self.source])
         text = self._render(
             guarded(prepared, self._control_pattern, guard),
             guarded(list(tools), self._control_pattern, guard) if tools else None,
@@ -144,12 +144,17 @@ class ChatTemplate:
 
     @cached_property
     def _wants_argument_mappings(self) -> bool:
-        """Whether tool-call arguments must be mappings: as JSON text they make it fail, or come out quoted twice."""
+        """Whether tool-call arguments must be mappings: as JSON text they make it fail, or come out quoted twice.
+
+        Rendered here: the answer is kept, so it must not be that a bounded renderer had no time for a moment.
+        """
         key = "probe_key"
         call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": json.dumps({key: 1})}}
         assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            text = self._render([{"role": "user", "content": "u"}, assistant], None, False, {})
+            text = replace(self, renderer=render_here)._render(
+                [{"role": "user", "content": "u"}, assistant], None, False, {}
+            )
         except ChatTemplateError:
             return True
         return f'\\"{key}' in text

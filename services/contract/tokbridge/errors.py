@@ -144,7 +144,7 @@ class UnsupportedTemplateError(TokbridgeError, ValueError):
 
 
 class ContentDroppedByTemplateError(TokbridgeError, ValueError):
-    """The rendered prompt lacks a user or tool message. Details: `message_index`."""
+    """The rendered prompt lacks a message that is not an assistant's. Details: `message_index`."""
 
     code = ErrorCode.CONTENT_DROPPED_BY_TEMPLATE
 

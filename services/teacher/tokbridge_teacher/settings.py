@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tokbridge_teacher.targets.options import MAX_TOP_K
+
 _CONFIG = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 VLLM_OPTIONS = ("tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
 """Settings that the backend huggingface does not take."""
@@ -20,7 +22,7 @@ class RequestLimits(BaseModel):
 
     model_config = _CONFIG
 
-    max_top_k: int = Field(default=1024, ge=1, le=65535)
+    max_top_k: int = Field(default=1024, ge=1, le=MAX_TOP_K)
     """Cells a row that a client may ask for."""
     default_top_k: int = Field(default=64, ge=1)
     """Cells a row where the client says nothing."""

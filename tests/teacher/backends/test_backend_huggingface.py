@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.backend_bench import Bench
-from support.tiny_models import TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
+from support.tiny_models import TINY_LONGROPE, TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
 from tokbridge.errors import InvalidConfigError, NonFiniteLogitsError, SelfTestFailedError
 from tokbridge_teacher.backends import huggingface, self_test
 from tokbridge_teacher.backends.batching import group_responses
@@ -56,6 +56,24 @@ def test_soft_capped_and_scaled_logits_and_sliding_windows(recipe, tmp_path):
     backend.score([recorder.job for recorder in recorders])
     for recorder in recorders:
         np.testing.assert_allclose(recorder.emitted_log_probs(), bench.reference(recorder), atol=1e-4)
+
+
+def test_frequencies_that_depend_on_the_length_are_those_of_the_whole_response_alone(tmp_path):
+    """A piece, or a neighbour in a batch, would decide between the two sets of frequencies."""
+    bench = Bench(save_tiny_model(TINY_LONGROPE, tmp_path))
+    backend = bench.backend(piece_tokens=32)
+    assert set(backend.self_test().disabled_paths) == {"pieces", "padded_batch", "shared_prompt"}
+    recorders = [bench.recorder(b"one prompt", text) for text in (TEXTS[0], TEXTS[1] * 3, TEXTS[3], TEXTS[1] * 2)]
+    assert sum(recorder.job.num_tokens > 100 for recorder in recorders) == 2
+    backend.score([recorder.job for recorder in recorders])
+    for recorder in recorders:
+        np.testing.assert_allclose(recorder.emitted_log_probs(), bench.reference(recorder), atol=1e-4)
+
+
+def test_within_the_length_of_the_first_frequencies_every_path_is_taken(tmp_path):
+    config = Bench(save_tiny_model(TINY_LONGROPE, tmp_path)).model.config
+    assert not self_test.depends_on_length(config, 100)
+    assert self_test.depends_on_length(config, 101)
 
 
 def test_a_bfloat16_head_is_accurate_to_float32(teacher_folder):

@@ -140,6 +140,21 @@ def children() -> set[int]:
     return found
 
 
+def test_a_worker_starts_beside_more_than_a_thousand_connections():
+    """As many as a service holds by its defaults; `select` takes no descriptor above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    renderers = RenderProcesses(1, BOUNDS)
+    try:
+        assert renderers(job(GOOD)) == render_here(job(GOOD))
+    finally:
+        renderers.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_worker_that_was_killed_is_replaced_and_none_is_left_at_the_end():
     before = children()
     renderers = RenderProcesses(1, BOUNDS)

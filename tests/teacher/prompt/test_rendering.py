@@ -6,7 +6,7 @@ import pytest
 
 from support.real_tokenizers import REAL_TOKENIZERS, real_content_tokenizer, real_file_tokenizer, real_profile
 from support.small_tokenizers import CHATML, QWEN_LIKE, chat_files
-from tokbridge.errors import UnsupportedTemplateError
+from tokbridge.errors import ChatTemplateError, UnsupportedTemplateError
 from tokbridge.tokenizer_profile import profile_from_files
 from tokbridge_teacher.prompt.rendering import render_prompt
 from tokbridge_teacher.segmentation import ContentTokenizer
@@ -97,6 +97,25 @@ def test_callers_arguments_reach_the_template():
     profile, tokenizer = small(QWEN_LIKE)
     prompt = render_prompt(profile, tokenizer, USER, None, {"enable_thinking": False}, "", b"four")
     assert prompt.seam == "switched_off"
+
+
+def test_tools_that_the_template_leaves_out_are_noted():
+    tools = [{"type": "function", "function": {"name": name}} for name in ("lookup", "he")] + [{"name": "find"}, {}]
+    for template, notes in (
+        (CHATML, ("the template writes nothing of 2 of 4 tools",)),
+        ("{{ tools | tojson }}" + CHATML, ()),
+    ):
+        profile, tokenizer = small(template)
+        assert render_prompt(profile, tokenizer, USER, tools, None, "", b"four").notes == notes
+
+
+@pytest.mark.parametrize("response", [b"", b"four"])
+def test_a_conversation_without_a_token_is_refused(response):
+    profile, tokenizer = small("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(ChatTemplateError, match="no token"):
+        render_prompt(profile, tokenizer, [{"role": "user", "content": ""}], None, None, "", response)
+    prompt = render_prompt(profile, tokenizer, [{"role": "user", "content": ""}], None, None, "<think>", response)
+    assert prompt.token_ids.tolist() == [THINK]
 
 
 def test_a_teacher_without_a_template_is_refused():

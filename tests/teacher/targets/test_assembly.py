@@ -1,5 +1,6 @@
 """Release of rows, order of chunks, sums, and what the builder refuses."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_teacher.routing.pair_tables import compile_pair
 from tokbridge_teacher.segmentation import Segmentation
 from tokbridge_teacher.targets.assembly import RowAssembler
+from tokbridge_teacher.targets.chain import Chain
 from tokbridge_teacher.targets.marginal import marginalize
 from tokbridge_teacher.targets.options import ScoringOptions
 from tokbridge_teacher.targets.planning import build_plan
@@ -63,6 +65,27 @@ def test_a_row_waits_for_the_last_position_its_chain_reads():
     assert [rows.first_row for rows in released] == [0, 1, 1, 2, 3]
     assembler.finish()
     assert assembler.case_counts == {"aligned": 2, "spanning": 1, "stop": 1}
+
+
+def test_a_chunk_looks_at_its_own_chains_only():
+    """Else a long response of many chains takes time that grows with the square of its length."""
+
+    class Chains(tuple[Chain, ...]):
+        looked_at = 0
+
+        def __getitem__(self, key: Any) -> Any:
+            found = super().__getitem__(key)
+            self.looked_at += len(found)
+            return found
+
+    plan, tables = plan_of([0] + [1, 0] * 20, [0] + [2] * 20)  # a·b·a·b·a… against a·ba·ba…
+    chains = Chains(plan.chains)
+    plan = replace(plan, chains=chains)
+    assembler = RowAssembler(plan, tables)
+    for result in results_of(plan, tables, range(plan.num_positions + 1)):
+        assembler.add(result)
+    assembler.finish()
+    assert chains.looked_at == len(chains) == 20
 
 
 def test_sums_over_the_response():

@@ -101,7 +101,7 @@ class SelfTestReport:
     path_errors: dict[str, float]
     """The same for every faster path, by name."""
     disabled_paths: tuple[str, ...]
-    """Paths that differ by more than the tolerance and are not used."""
+    """Paths not used: they differ by more than the tolerance, or would on sequences longer than those tried."""
 
 
 class Backend(Protocol):

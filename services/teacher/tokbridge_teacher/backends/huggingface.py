@@ -65,7 +65,7 @@ class HuggingFaceBackend:
     @torch.inference_mode()
     def self_test(self) -> SelfTestReport:
         """Compare the head and every faster path with the model's own log-probs; slower paths replace what differs."""
-        report = run_self_test(self._model, self._head)
+        report = run_self_test(self._model, self._head, self._context_length)
         self._share_prompts = "shared_prompt" not in report.disabled_paths
         self._batch = "padded_batch" not in report.disabled_paths
         if "pieces" in report.disabled_paths:

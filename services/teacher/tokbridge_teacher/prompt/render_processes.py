@@ -154,9 +154,11 @@ class _Worker:
         """One line of the worker's."""
         assert self._process.stdout is not None
         descriptor, line = self._process.stdout.fileno(), bytearray()
+        readable = select.poll()  # `select.select` fails on a descriptor above 1,023
+        readable.register(descriptor, select.POLLIN)
         give_up_at = time.monotonic() + timeout_s
         while not line.endswith(b"\n"):
-            if not select.select([descriptor], [], [], max(0.0, give_up_at - time.monotonic()))[0]:
+            if not readable.poll(1000 * max(0.0, give_up_at - time.monotonic())):
                 raise ChatTemplateError("the chat template does not end on the conversation")
             piece = os.read(descriptor, _READ_BYTES)
             if not piece:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokbridge.chat_template import ChatTemplate, GuardedPrompt
-from tokbridge.errors import UnsupportedTemplateError
+from tokbridge.errors import ChatTemplateError, UnsupportedTemplateError
 from tokbridge.tokenizer_profile import TokenizerProfile
 from tokbridge_teacher.prompt.thinking_seam import Seam, SettledSeam, lacks_opening, settle, settle_switched_off
 from tokbridge_teacher.segmentation import ContentTokenizer
@@ -24,7 +24,7 @@ class RenderedPrompt:
     """Prompt of one response."""
 
     token_ids: NDArray[np.int32]
-    """[P]"""
+    """[P], at least one."""
     seam: Seam
     given_bytes: int
     """Bytes at the start of the response that the prompt already holds; their rows have no target."""
@@ -58,7 +58,8 @@ def render_prompt(
 
     Raises:
         UnsupportedTemplateError: the teacher has no chat template, or one with channels.
-        MalformedConversationError, ChatTemplateError, ContentDroppedByTemplateError: see `ChatTemplate.render`.
+        MalformedConversationError, ChatTemplateError, ContentDroppedByTemplateError: see `ChatTemplate.render`; the
+            second also where the prompt has no token.
     """
     template = profile.template
     if template is None:
@@ -70,7 +71,11 @@ def render_prompt(
     text = opened.prompt.text if settled.keeps_teacher_tail else opened.prompt.text.removesuffix(opened.tail)
     ids = profile.prompt_tokenizer.encode(replace(opened.prompt, text=text))
     context_ids = content_tokenizer.segment(settled.context.encode()).ids
-    return RenderedPrompt(np.concatenate([ids, context_ids]), settled.seam, settled.given_bytes, notes)
+    token_ids = np.concatenate([ids, context_ids])
+    if not len(token_ids):
+        raise ChatTemplateError("the chat template writes nothing for the conversation: no token to start from")
+    notes += _notes_on_tools(tools or (), opened.prompt.plain)
+    return RenderedPrompt(token_ids, settled.seam, settled.given_bytes, notes)
 
 
 def _render(
@@ -100,3 +105,13 @@ def _without_thinking(
             return off, settled, ("the response has no thinking opening: rendered with thinking off",)
     cut = SettledSeam(Seam.CUT, keeps_teacher_tail=False, context=student_tail)
     return opened, cut, ("the response has no thinking opening: the template's own was cut",)
+
+
+def _notes_on_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> tuple[str, ...]:
+    """Whether tools are missing from the prompt: many templates have no place for any, and their teacher then judges
+    calls of what it has not seen.
+    """
+    functions = [tool.get("function", tool) for tool in tools]
+    names = [str(function.get("name", "")) if isinstance(function, Mapping) else "" for function in functions]
+    missing = sum(name not in prompt for name in names)
+    return (f"the template writes nothing of {missing} of {len(tools)} tools",) if missing else ()

@@ -26,41 +26,50 @@ async def score_messages(
     deadline_s: float | None = None,
     call: CallRecord | None = None,
 ) -> AsyncGenerator[bytes]:
-    """Rows as they are computed, then the trailer with their number and checksum: `ScoreResponse`, serialized.
+    """Rows as they are computed, then the trailer with their number and checksum: `ScoreResponse`, serialized, none of
+    them above the service's `max_message_bytes` unless a single row is.
 
     Raises:
         InternalError: a part could not be encoded; the service counts it as its own fault.
         TokbridgeError: as `TeacherService.score`.
     """
     call = call or CallRecord()
-    encoder = _Encoder()
+    encoder = _Encoder(service.limits.max_message_bytes)
     async with aclosing(service.score(student_id, request, caller, deadline_s, call)) as parts:
         async for part in parts:
             started_s = time.monotonic()
             try:
-                message = encoder.encode(part)
+                messages = encoder.encode(part)
             except Exception as fault:  # raised on: the service is told that it ends here, and whose fault it is
                 await parts.athrow(fault)
                 raise
-            call.encoded(started_s, time.monotonic(), len(message))
-            yield message
+            call.encoded(started_s, time.monotonic(), sum(map(len, messages)))
+            for message in messages:
+                yield message
 
 
 class _Encoder:
     """The wire form of one answer, part by part."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: of one message; rows that take more are split among several."""
+        self._max_bytes = max_bytes
         self._num_rows = 0
         self._checksum = 0
 
-    def encode(self, part: TargetRows | ScoreSummary) -> bytes:
-        """A serialized `ScoreResponse`."""
+    def encode(self, part: TargetRows | ScoreSummary) -> list[bytes]:
+        """Serialized `ScoreResponse`s, one as a rule."""
         if isinstance(part, ScoreSummary):
-            return teacher_pb2.ScoreResponse(trailer=part.to_proto(self._num_rows, self._checksum)).SerializeToString()
+            trailer = part.to_proto(self._num_rows, self._checksum)
+            return [teacher_pb2.ScoreResponse(trailer=trailer).SerializeToString()]
         rows = encode_rows(part)
+        message = teacher_pb2.ScoreResponse(rows=rows).SerializeToString()
+        if len(message) > self._max_bytes and part.num_rows > 1:
+            middle = part.num_rows // 2
+            return self.encode(part.slice(0, middle)) + self.encode(part.slice(middle, part.num_rows))
         self._num_rows += part.num_rows
         self._checksum = checksum(rows, self._checksum)
-        return teacher_pb2.ScoreResponse(rows=rows).SerializeToString()
+        return [message]
 
 
 def registration_message(registered: Registered) -> teacher_pb2.RegisterStudentResponse:

@@ -117,7 +117,7 @@ class RowAssembler:
     def _chain_moves(self, block: RowBlock) -> Moves:
         """Candidates gain their telescoped masses, the head cell loses that of the shortest (spec §5)."""
         owners, cells, deltas = [], [], []
-        first, last = np.searchsorted(self._chain_rows, (block.rows.min(initial=0), block.rows.max(initial=-1) + 1))
+        first, last = np.searchsorted(self._chain_rows, _span(block.rows))
         for chain in self._plan.chains[first:last]:
             owner = int(np.searchsorted(block.rows, chain.row))
             if block.rows[owner] != chain.row:
@@ -133,7 +133,7 @@ class RowAssembler:
     def _known_cells(self, rows: Int64Array) -> KnownCells:
         """The support of `rows` [n] with the base masses the device pass gave."""
         support = self._plan.support_rows
-        first, last = np.searchsorted(support, (rows.min(initial=0), rows.max(initial=-1) + 1))
+        first, last = np.searchsorted(support, _span(rows))
         present = np.isin(support[first:last], rows)
         return KnownCells(
             np.searchsorted(rows, support[first:last][present]),
@@ -192,3 +192,8 @@ class RowAssembler:
             residual_truncated=truncated,
             emitted_log_prob=emitted,
         )
+
+
+def _span(rows: Int64Array) -> tuple[int, int]:
+    """First of ascending row numbers and one past the last; (0, 0) for none."""
+    return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
