@@ -10,7 +10,7 @@ from tokbridge.errors import (
     MalformedConversationError,
     UnsupportedTemplateError,
 )
-from tokbridge.jinja_rendering import render_here
+from tokbridge.jinja_rendering import RenderingBrokenOffError, render_here
 from tokbridge.messages import prepare_messages
 from tokbridge.tokenizer_profile import profile_from_files
 
@@ -180,7 +180,7 @@ def test_a_renderer_that_fails_once_does_not_decide_the_form_of_tool_calls():
     def fails_once(job):
         jobs.append(job)
         if len(jobs) == 1:
-            raise ChatTemplateError("the renderer has ended; try again")
+            raise RenderingBrokenOffError("the renderer has ended; try again")
         return render_here(job)
 
     source = (

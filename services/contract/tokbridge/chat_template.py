@@ -10,12 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from tokbridge.errors import ChatTemplateError, InvalidRequestError, UnsupportedTemplateError
-from tokbridge.jinja_rendering import Renderer, RenderJob, render_here
+from tokbridge.jinja_rendering import Renderer, RenderingBrokenOffError, RenderJob, render_here
 from tokbridge.messages import Message, check_nothing_dropped, guarded, prepare_messages, unused_character
 
 THINKING_TAGS = ("<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]")
@@ -146,15 +146,16 @@ class ChatTemplate:
     def _wants_argument_mappings(self) -> bool:
         """Whether tool-call arguments must be mappings: as JSON text they make it fail, or come out quoted twice.
 
-        Rendered here: the answer is kept, so it must not be that a bounded renderer had no time for a moment.
+        Raises:
+            RenderingBrokenOffError: there is no answer now; the next conversation asks again.
         """
         key = "probe_key"
         call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": json.dumps({key: 1})}}
         assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            text = replace(self, renderer=render_here)._render(
-                [{"role": "user", "content": "u"}, assistant], None, False, {}
-            )
+            text = self._render([{"role": "user", "content": "u"}, assistant], None, False, {})
+        except RenderingBrokenOffError:
+            raise
         except ChatTemplateError:
             return True
         return f'\\"{key}' in text

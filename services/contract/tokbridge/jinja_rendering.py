@@ -17,6 +17,10 @@ from tokbridge.errors import ChatTemplateError
 _TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
+class RenderingBrokenOffError(ChatTemplateError):
+    """A bounded renderer gave no text; this says nothing of what the template takes."""
+
+
 @dataclass(frozen=True)
 class RenderJob:
     """What a template is rendered with; JSON data."""

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from tokbridge.errors import ChatTemplateError, ShuttingDownError
-from tokbridge.jinja_rendering import RenderJob
+from tokbridge.jinja_rendering import RenderingBrokenOffError, RenderJob
 from tokbridge_teacher.prompt import render_worker
 
 _START_TIMEOUT_S = 120.0
@@ -135,14 +135,14 @@ class _Worker:
         """The worker's answer; if it does not give one, an error of the conversation, and the worker is of no more use.
 
         Raises:
-            ChatTemplateError: no answer in time, or the process ended over it.
+            RenderingBrokenOffError: no answer in time, or the process ended over it.
         """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise ChatTemplateError("the renderer has ended; try again") from error
+            raise RenderingBrokenOffError("the renderer has ended; try again") from error
         return self._read(self._timeout_s)
 
     def kill(self) -> None:
@@ -159,9 +159,9 @@ class _Worker:
         give_up_at = time.monotonic() + timeout_s
         while not line.endswith(b"\n"):
             if not readable.poll(1000 * max(0.0, give_up_at - time.monotonic())):
-                raise ChatTemplateError("the chat template does not end on the conversation")
+                raise RenderingBrokenOffError("the chat template does not end on the conversation")
             piece = os.read(descriptor, _READ_BYTES)
             if not piece:
-                raise ChatTemplateError("the chat template takes too much time or memory on the conversation")
+                raise RenderingBrokenOffError("the chat template takes too much time or memory on the conversation")
             line += piece
         return json.loads(line)
