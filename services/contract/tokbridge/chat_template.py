@@ -14,17 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tokbridge.errors import ChatTemplateError, InvalidRequestError, UnsupportedTemplateError
+from tokbridge.errors import ChatTemplateError, UnsupportedTemplateError
 from tokbridge.jinja_rendering import Renderer, RenderingBrokenOffError, RenderJob, render_here
 from tokbridge.messages import Message, check_nothing_dropped, guarded, prepare_messages, unused_character
+from tokbridge.template_arguments import check_arguments
 
 THINKING_TAGS = ("<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]")
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Template arguments that turn thinking off when false."""
-_RESERVED = {"conversations", "messages", "tools", "documents", "chat_template", "add_generation_prompt"} | {
-    "continue_final_message",
-    "return_assistant_tokens_mask",
-}
 
 
 @dataclass(frozen=True)
@@ -131,9 +128,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         arguments: Mapping[str, Any],
     ) -> str:
-        reserved = _RESERVED & arguments.keys()
-        if reserved:
-            raise InvalidRequestError(f"template arguments must not set {sorted(reserved)}", field="arguments")
+        check_arguments(arguments, "template_arguments")
         variables = {**self.special_tokens, **arguments}
         return self.renderer(RenderJob(self.source, messages, tools, add_generation_prompt, variables))
 

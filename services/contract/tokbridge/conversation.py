@@ -11,6 +11,7 @@ from typing import Any
 
 from tokbridge.errors import InvalidRequestError, MalformedConversationError
 from tokbridge.json_text import check_utf8, compact_json, load_json
+from tokbridge.template_arguments import check_arguments
 from tokbridge.v1 import teacher_pb2
 
 ChatMessage = Mapping[str, Any]
@@ -20,14 +21,6 @@ _OPTIONAL_TEXTS = ("content", "reasoning_content")
 _PLAIN_TEXTS = ("tool_call_id", "name")
 _KEYS = {"role", "tool_calls", *_OPTIONAL_TEXTS, *_PLAIN_TEXTS}
 _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_RESERVED_ARGUMENTS = {
-    "messages",
-    "tools",
-    "add_generation_prompt",
-    "continue_final_message",
-    "chat_template",
-    "trust_remote_code",
-}
 
 
 def message_to_proto(message: ChatMessage, index: int) -> teacher_pb2.Message:
@@ -107,9 +100,7 @@ def load_template_arguments(text: str, field: str) -> dict[str, Any]:
     value = _load(text, field) if text else {}
     if not isinstance(value, dict):
         raise InvalidRequestError(f"`{field}` is not a JSON object", field=field)
-    reserved = _RESERVED_ARGUMENTS & value.keys()
-    if reserved:
-        raise InvalidRequestError(f"`{field}` must not set {', '.join(sorted(reserved))}", field=field)
+    check_arguments(value, field)
     return value
 
 

@@ -107,7 +107,7 @@ class ScoreRequest:
             token_ids=np.frombuffer(message.token_ids, "<i4"),
             stop_id=message.stop_id if message.HasField("stop_id") else None,
             tools=load_objects(message.tools_json, "tools_json"),
-            template_arguments=load_template_arguments(message.template_arguments_json, "template_arguments_json"),
+            template_arguments=load_template_arguments(message.template_arguments_json, "template_arguments"),
             student_tail=message.student_generation_prompt_tail,
             routing=modes.routing_from_proto(message.routing),
             spanning=modes.spanning_from_proto(message.spanning),
