@@ -91,9 +91,9 @@ async def test_what_waits_for_a_slot_of_the_old_one_is_resent_at_once(switch, cl
     second = asyncio.create_task(switch.panel.score(sample_of(0, 1), tally))
     await asyncio.sleep(0.01)
     await switch.change(teacher_list({"t": at("new")}))
+    assert await asyncio.wait_for(second, 10) == Resend()
     clients["other"].gate.set()
     assert isinstance(await first, ScoredSample)
-    assert await second == Resend()
     assert len(clients["other"].requests) == 1
 
 
@@ -115,6 +115,31 @@ async def test_who_waits_for_a_lost_teacher_is_freed_by_the_new_list(switch, cli
     await becomes(lambda: clients["other"].requests)
     await switch.change(teacher_list({"t": at("new")}))
     assert await asyncio.wait_for(waiting, 10) == Resend()
+
+
+RULE = [{"column": "x", "equals": "1", "to": ["t"]}]
+AWAY = {"t": at("other", on_failure="wait"), "u": at("new")}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        teacher_list(AWAY | {"t": at("other", on_failure="others")}, routes=RULE, default=["t", "u"]),
+        teacher_list(AWAY, routes=RULE, default=["u"]),
+    ],
+    ids=["another fallback", "another rule"],
+)
+async def test_who_waits_for_a_lost_teacher_is_freed_though_it_stays_listed(switch, clients, changed):
+    await switch.change(teacher_list(AWAY, routes=RULE, default=["t", "u"]))
+    clients["other"].failures["*"] = TeacherUnavailableError("gone")
+    tally = StepTally()
+    waiting = asyncio.create_task(switch.panel.score(sample_of(0, 0), tally))
+    await becomes(lambda: clients["other"].requests)
+    await switch.change(changed)
+    assert await asyncio.wait_for(waiting, 10) == Resend()
+    assert not clients["other"].is_closed
+    assert tally.of("t").resent == 1
+    assert tally.of("t").asked_again == 0
 
 
 async def test_a_list_whose_teacher_does_not_come_up_changes_nothing(switch, clients):

@@ -60,6 +60,7 @@ class Switch:
             self.refused(error)
             return
         self._panel = Panel(teachers.config, members)
+        old.supersede()
         self._changes += 1
         self._events += _changes(old.members, members) or ["the teachers are the same, rules or weights changed"]
         for name in members.keys() - kept.keys():
