@@ -125,3 +125,17 @@ async def test_a_step_that_waits_for_a_lost_teacher_goes_on_with_the_next(follow
     metrics = (await asyncio.wait_for(stuck, 10)).metrics
     assert metrics["teachers/t/model"] == "LOST, NEW"
     assert metrics["teachers/t/resent"] == 1
+
+
+async def test_a_fault_in_following_ends_a_step_that_waits(followed, clients, monkeypatch):
+    feed, path = followed
+    clients["old"].gate.clear()
+    stuck = asyncio.create_task(report(feed, 0))
+
+    def faulty(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(following, "usable", faulty)
+    path.write_text(NEW)
+    with pytest.raises(ZeroDivisionError):
+        await stuck
