@@ -33,8 +33,6 @@ class FeedReport:
     """From the first sample's arrival to the last outcome."""
     metrics: Fields = field(default_factory=dict)
     """Numbers and names by teacher."""
-    events: list[str] = field(default_factory=list)
-    """Changes of the list of teachers since the last report."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +98,13 @@ class Feed:
         (self._fault,) = await asyncio.gather(follow(path, found, carried, self._switch), return_exceptions=True)
         async with self._changed:
             self._changed.notify_all()
+
+    async def news(self) -> list[str]:
+        """What has happened to the teachers, as soon as there is anything that has not been told.
+
+        A report comes when its step has ended, and one that waits for a teacher may have no end.
+        """
+        return await self._switch.news()
 
     async def submit(self, sample: Sample) -> None:
         """Take a finished sample and start scoring it; a sample that was here before is not scored again."""
@@ -182,5 +187,4 @@ class Feed:
         metrics = self._tallies.pop(step, StepTally()).metrics()
         if step >= EVALUATION_STEP:  # events belong to the next step that is trained
             return FeedReport(seconds, metrics)
-        events, changes = self._switch.take_events()
-        return FeedReport(seconds, metrics | changes, events)
+        return FeedReport(seconds, metrics | self._switch.take_changes())

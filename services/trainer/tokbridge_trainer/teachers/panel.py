@@ -6,7 +6,7 @@ A list never changes; another one makes another panel (`switch.py`), which may s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -44,6 +44,8 @@ class Panel:
 
     config: TeachersConfig
     members: Mapping[str, Member]
+    announce: Callable[[str], None]
+    """Told, once a step, of a teacher that is waited for."""
     _superseded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def supersede(self) -> None:
@@ -90,6 +92,9 @@ class Panel:
                     return error
                 if fallback != "wait" or not _is_out_of_reach(error):
                     raise
+                if not counts.is_waited_for:
+                    counts.is_waited_for = True
+                    self.announce(f"teacher {name} does not answer and is asked again: {error.message}")
                 if await self._is_superseded_within(ASK_AGAIN_AFTER_S):
                     raise
                 counts.asked_again += 1
