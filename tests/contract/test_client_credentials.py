@@ -31,6 +31,12 @@ def test_replicas_have_an_address_each(targets):
         parse_targets(targets)
 
 
+@pytest.mark.parametrize("name", ["node..cluster", ".node", "n" * 64, f"{'n' * 64}.cluster"])
+def test_a_name_that_no_resolver_takes_is_a_typed_error(name):
+    with pytest.raises(InvalidConfigError, match="is not host:port"):
+        parse_target(f"{name}:1")
+
+
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [("localhost", True), ("127.0.0.1", True), ("[::1]", True), ("10.0.0.1", False), ("localhost.evil.org", False)],

@@ -194,7 +194,7 @@ def test_different_stop_tokens_are_refused():
         mix_rows([stop_row(1, 0, 0.5), stop_row(2, 0, 0.5)], [1.0, 1.0])
 
 
-@pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, np.nan], [np.inf, 1.0], [0.0, 0.0], [1.0], []])
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, np.nan], [np.inf, 1.0], [1e308, 1e308], [0.0, 0.0], [1.0], []])
 def test_impossible_weights_are_refused(weights):
     rows = one_row(RowCase.ALIGNED, [1], [1.0])
     with pytest.raises(InvalidDataError):

@@ -39,6 +39,7 @@ def test_a_run_has_one_of_the_three(given):
         ({"members": {"a": A | {"weight": -1.0}}}, r"a\.weight"),
         ({"members": {"a": A | {"on_failure": "drop"}}}, r"a\.on_failure"),
         ({"members": {"a": A | {"spanning": "lookahead"}}}, "needs routing: bpe"),
+        ({"members": {"a": A | {"weight_column": "prompt"}}}, "not a weight"),
         ({"default": ["c"]}, "there is no teacher c"),
         ({"default": ["a", "b", "a"]}, "twice"),
         ({"default": []}, "no rule sends anything to a, b"),

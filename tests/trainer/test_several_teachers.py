@@ -170,6 +170,20 @@ async def test_wait_does_not_wait_for_what_is_refused_for_good():
         await run_step(two(on_failure="wait"), {"a": StandIn({"*": REFUSED}), "b": StandIn()}, [sample_of(0, 0)])
 
 
+async def test_what_ends_the_run_does_not_wait_for_a_teacher_that_is_away():
+    members = {"a": {"on_failure": "wait"}, "b": {}}
+    with pytest.raises(ContextLengthExceededError):
+        await run_step(members, {"a": StandIn({"*": AWAY}), "b": StandIn({"*": REFUSED})}, [sample_of(0, 0)])
+
+
+async def test_what_is_left_out_does_not_wait_for_a_teacher_that_is_away():
+    members = {"a": {"on_failure": "wait"}, "b": {"on_failure": "skip"}}
+    clients = {"a": StandIn({"*": AWAY}), "b": StandIn({"*": REFUSED})}
+    metrics, batch = await run_step(members, clients, [sample_of(0, 0)])
+    assert batch.drops == {"context_length_exceeded": 1}
+    assert (metrics["teachers/a/asked_again"], metrics["teachers/b/skipped"]) == (0, 1)
+
+
 async def test_each_teacher_has_its_own_limit():
     a, b = StandIn(), StandIn()
     for client in (a, b):

@@ -54,11 +54,11 @@ async def test_new_samples_go_to_the_new_teacher_and_the_old_one_ends_what_it_ha
     metrics = tally.metrics()
     assert metrics["teachers/t/model"] == "OLD, NEW"
     assert metrics["teachers/t/resent"] == 0
-    events, changes = switch.take_events()
-    assert events == ["teacher t changes from OLD at old:1 to NEW at new:1"]
+    changes = switch.take_changes()
+    assert changes["teachers/events"] == "teacher t changes from OLD at old:1 to NEW at new:1"
     assert changes["teachers/changes"] == 1
-    assert changes["teachers/events"] == events[0]
-    assert switch.take_events()[1]["teachers/changes"] == 0
+    assert await switch.news() == [changes["teachers/events"]]
+    assert switch.take_changes()["teachers/changes"] == 0
 
 
 async def test_another_key_is_another_connection_to_the_same_teacher(switch, clients):
@@ -91,9 +91,9 @@ async def test_what_waits_for_a_slot_of_the_old_one_is_resent_at_once(switch, cl
     second = asyncio.create_task(switch.panel.score(sample_of(0, 1), tally))
     await asyncio.sleep(0.01)
     await switch.change(teacher_list({"t": at("new")}))
+    assert await asyncio.wait_for(second, 10) == Resend()
     clients["other"].gate.set()
     assert isinstance(await first, ScoredSample)
-    assert await second == Resend()
     assert len(clients["other"].requests) == 1
 
 
@@ -117,6 +117,31 @@ async def test_who_waits_for_a_lost_teacher_is_freed_by_the_new_list(switch, cli
     assert await asyncio.wait_for(waiting, 10) == Resend()
 
 
+RULE = [{"column": "x", "equals": "1", "to": ["t"]}]
+AWAY = {"t": at("other", on_failure="wait"), "u": at("new")}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        teacher_list(AWAY | {"t": at("other", on_failure="others")}, routes=RULE, default=["t", "u"]),
+        teacher_list(AWAY, routes=RULE, default=["u"]),
+    ],
+    ids=["another fallback", "another rule"],
+)
+async def test_who_waits_for_a_lost_teacher_is_freed_though_it_stays_listed(switch, clients, changed):
+    await switch.change(teacher_list(AWAY, routes=RULE, default=["t", "u"]))
+    clients["other"].failures["*"] = TeacherUnavailableError("gone")
+    tally = StepTally()
+    waiting = asyncio.create_task(switch.panel.score(sample_of(0, 0), tally))
+    await becomes(lambda: clients["other"].requests)
+    await switch.change(changed)
+    assert await asyncio.wait_for(waiting, 10) == Resend()
+    assert not clients["other"].is_closed
+    assert tally.of("t").resent == 1
+    assert tally.of("t").asked_again == 0
+
+
 async def test_a_list_whose_teacher_does_not_come_up_changes_nothing(switch, clients):
     clients["new"].failures["connect"] = TeacherUnavailableError("no teacher answers at new:1")
     before = switch.panel
@@ -125,8 +150,8 @@ async def test_a_list_whose_teacher_does_not_come_up_changes_nothing(switch, cli
     assert clients["new"].is_closed
     assert clients["other"].is_closed
     assert not clients["old"].is_closed
-    events, metrics = switch.take_events()
-    assert events == ["the list of teachers stays as it was: no teacher answers at new:1"]
+    metrics = switch.take_changes()
+    assert metrics["teachers/events"] == "the list of teachers stays as it was: no teacher answers at new:1"
     assert (metrics["teachers/refused_lists"], metrics["teachers/changes"]) == (1, 0)
 
 
@@ -134,19 +159,19 @@ async def test_a_teacher_whose_weight_or_fallback_changes_keeps_its_connection(s
     await switch.change(teacher_list({"t": at("old", weight=5.0, on_failure="skip"), "u": at("new")}))
     assert clients["old"].students == ["student"]
     assert switch.panel.config.members["t"].weight == 5.0
-    assert switch.take_events()[0] == ["teacher u joins: NEW at new:1"]
+    assert await switch.news() == ["teacher u joins: NEW at new:1"]
     await switch.change(teacher_list({"t": at("old")}))
     await becomes(lambda: clients["new"].is_closed)
-    assert switch.take_events()[0] == ["teacher u leaves: NEW at new:1"]
+    assert await switch.news() == ["teacher u leaves: NEW at new:1"]
     await switch.change(teacher_list({"t": at("old", weight=2.0)}))
-    assert switch.take_events()[0] == ["the teachers are the same, rules or weights changed"]
+    assert await switch.news() == ["the teachers are the same, rules or weights changed"]
     assert not clients["old"].is_closed
 
 
 async def test_a_key_that_would_cross_a_network_in_the_clear_is_told(switch, clients, monkeypatch):
     monkeypatch.setenv("TEACHER_KEY", "a-secret-key")
     await switch.change(teacher_list({"t": at("new", api_key_env="TEACHER_KEY")}))
-    events, _ = switch.take_events()
+    events = await switch.news()
     assert events[1].startswith("WARNING: the API key goes to new:1 without encryption")
     assert "a-secret-key" not in str(events)
 

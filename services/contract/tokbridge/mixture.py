@@ -93,8 +93,10 @@ def _weights(weights: Sequence[ArrayLike], num_teachers: int, num_rows: int) -> 
     if len(weights) != num_teachers:
         raise InvalidDataError(f"{len(weights)} weights for the rows of {num_teachers} teachers")
     weights_TR = np.stack([np.broadcast_to(np.asarray(weight, np.float64), num_rows) for weight in weights])
-    if not (np.isfinite(weights_TR).all() and (weights_TR >= 0).all() and (weights_TR > 0).any(0).all()):
-        raise InvalidDataError("weights of a mixture must be finite, 0 or more, and not all 0")
+    with np.errstate(over="ignore"):
+        total_R = weights_TR.sum(0)
+    if not ((weights_TR >= 0).all() and np.isfinite(total_R).all() and (total_R > 0).all()):
+        raise InvalidDataError("weights of a mixture must be finite, as their sum is, 0 or more, and not all 0")
     return weights_TR
 
 

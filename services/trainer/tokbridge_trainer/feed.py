@@ -17,7 +17,7 @@ from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.sample_traces import NoTraces, SampleTracer, open_sample_traces
 from tokbridge_trainer.samples import EVALUATION_STEP, Sample, SampleKey, ScoredSample, StepBatch
 from tokbridge_trainer.step_collector import StepCollector
-from tokbridge_trainer.teachers.following import follow, look_at, usable
+from tokbridge_trainer.teachers.following import Reading, follow, look_at, usable
 from tokbridge_trainer.teachers.listing import TeacherList
 from tokbridge_trainer.teachers.member import StudentSide
 from tokbridge_trainer.teachers.panel import LeftOut, Resend
@@ -33,8 +33,6 @@ class FeedReport:
     """From the first sample's arrival to the last outcome."""
     metrics: Fields = field(default_factory=dict)
     """Numbers and names by teacher."""
-    events: list[str] = field(default_factory=list)
-    """Changes of the list of teachers since the last report."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,8 @@ class Feed:
         self._first_arrival: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._fault: BaseException | None = None
+        """What ended the following of the file."""
         self._changed = asyncio.Condition()
 
     async def connect(self) -> dict[str, TeacherDescription]:
@@ -90,8 +90,21 @@ class Feed:
         except InvalidConfigError as error:
             self._switch.refused(error)
         descriptions = await self._switch.start(self._teachers)
-        self._following = asyncio.create_task(follow(path, found, carried, self._switch))
+        self._following = asyncio.create_task(self._follow(path, found, carried))
         return descriptions
+
+    async def _follow(self, path: Path, found: Reading, carried: frozenset[str]) -> None:
+        """Follow the file. It has no end but a fault, and a step may be waiting for a list that would never come."""
+        (self._fault,) = await asyncio.gather(follow(path, found, carried, self._switch), return_exceptions=True)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def news(self) -> list[str]:
+        """What has happened to the teachers, as soon as there is anything that has not been told.
+
+        A report comes when its step has ended, and one that waits for a teacher may have no end.
+        """
+        return await self._switch.news()
 
     async def submit(self, sample: Sample) -> None:
         """Take a finished sample and start scoring it; a sample that was here before is not scored again."""
@@ -131,11 +144,11 @@ class Feed:
             for sample in samples:
                 await self.submit(sample)
         async with self._changed:
-            await self._changed.wait_for(lambda: collector.failure or collector.num_resolved >= num_samples)
-        if collector.failure:
-            raise collector.failure
-        if self._following is not None and self._following.done():
-            self._following.result()  # it has no end but a fault
+            await self._changed.wait_for(
+                lambda: self._fault or collector.failure or collector.num_resolved >= num_samples
+            )
+        if failure := self._fault or collector.failure:
+            raise failure
         del self._steps[step]
         self._handed_out.add(step)
         seconds = time.monotonic() - self._first_arrival.pop(step, time.monotonic())
@@ -174,5 +187,4 @@ class Feed:
         metrics = self._tallies.pop(step, StepTally()).metrics()
         if step >= EVALUATION_STEP:  # events belong to the next step that is trained
             return FeedReport(seconds, metrics)
-        events, changes = self._switch.take_events()
-        return FeedReport(seconds, metrics | changes, events)
+        return FeedReport(seconds, metrics | self._switch.take_changes())

@@ -68,6 +68,7 @@ class SampleSupply:
         self._weights_ref: Reference = None
         self._replaced: set[str] = set()
         """Ids of lost actors that have been replaced."""
+        self._listen()
 
     def send_weights(self, weights_ref: Reference) -> None:
         """Queue weights at every worker, behind the rollouts it has already been given."""
@@ -140,6 +141,18 @@ class SampleSupply:
         else:
             call.done(value)
 
+    def _listen(self) -> None:
+        """Announce what the present feed has to tell, while a step waits as well."""
+        feed = self._actors.feed
+
+        def told(lines: list[str]) -> None:
+            for line in lines:
+                self._announce(line)
+            if feed is self._actors.feed:
+                self._listen()
+
+        self._watch(feed, feed.news.remote(), told)
+
     def _ask_for_batch(self, order: Order) -> None:
         """Of the present feed; it is given what is written already."""
         feed, work = self._actors.feed, order.work
@@ -149,8 +162,6 @@ class SampleSupply:
 
         def scored(report: FeedReport) -> None:
             order.report, order.batch_ref, order.scored_s = report, batch_ref, self._clock()
-            for event in report.events:
-                self._announce(event)
 
         self._watch(feed, report_ref, scored, order)
 
@@ -218,6 +229,7 @@ class SampleSupply:
     def _replace_feed(self) -> None:
         """The new one is given again what was written for the old one, or will be."""
         self._connect_another_feed()
+        self._listen()
         for worker in self._actors.workers:
             self._watch(worker, worker.use_feed.remote(self._actors.feed))
         waiting = [order for order in self._orders.values() if order.report is None]

@@ -75,7 +75,7 @@ def _run(config: TrainConfig, console: Console) -> Path:
         for path in set_aside_later(config.checkpoints_dir, start.step):
             show.event(f"a checkpoint past the first step was set aside: {path}")
         if num_unrouted:
-            show.event(f"no teacher: {num_unrouted} prompts are taken by no rule; their responses will be left out")
+            show.event(f"no teacher: {num_unrouted} prompts go to none; their responses will be left out")
         return _train(config, data, start, show)
 
 

@@ -68,6 +68,8 @@ class Replicas:
             TokbridgeError: one refused, or is not a replica of the others, or none answers.
         """
         await self.resolve()
+        if self._closed:
+            raise RequestCancelledError("the client was closed during the call")
         handshakes = (replica.session.ready(timeout_s) for replica in self._replicas.values())
         outcomes = await asyncio.gather(*handshakes, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]

@@ -57,9 +57,19 @@ def parse_target(target: str) -> Target:
             field="target",
         )
     match = _ADDRESS.fullmatch(address.rstrip("/") if separator else address)
-    if scheme not in _TLS_BY_SCHEME or match is None or not 0 < int(match["port"]) < 2**16:
+    host, port = (match["host"], int(match["port"])) if match is not None else ("", 0)
+    if scheme not in _TLS_BY_SCHEME or not _is_host(host) or not 0 < port < 2**16:
         raise InvalidConfigError(f"{target!r} is not host:port, grpc://host:port or grpcs://host:port", field="target")
-    return Target(match["host"].strip("[]"), int(match["port"]), _TLS_BY_SCHEME[scheme])
+    return Target(host.strip("[]"), port, _TLS_BY_SCHEME[scheme])
+
+
+def _is_host(host: str) -> bool:
+    """Whether a resolver takes it; for labels that are empty or too long it raises no `OSError`."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def parse_targets(targets: str | Sequence[str]) -> tuple[Target, ...]:

@@ -120,7 +120,10 @@ class TeacherClient:
             TeacherMismatchError, UnsupportedModeError: not the teacher that is meant, or the replicas disagree.
             LimitExceededError: the student's vocabulary is larger than the teacher allows.
             InvalidConfigError: already connected.
+            RequestCancelledError: the client is closed, or was meanwhile.
         """
+        if self._closed:
+            raise RequestCancelledError("the client is closed; use a new one")
         if self._connection is not None:
             raise InvalidConfigError("this client is already connected; use one client a student", field="student")
         self._connection = self._open(student)
@@ -183,8 +186,8 @@ class TeacherClient:
 
     async def close(self) -> None:
         """End the connection; calls in progress end with `RequestCancelledError`. May be called again."""
-        if self._connection is not None and not self._closed:
-            self._closed = True
+        is_open, self._closed = not self._closed, True
+        if self._connection is not None and is_open:
             await self._connection.replicas.close()
 
     async def __aenter__(self) -> Self:

@@ -21,7 +21,8 @@ def assign(teachers: TeachersConfig, prompt: Prompt) -> dict[str, float]:
     weights = {name: _weight(teachers.members[name], prompt) for name in names}
     asked = {name: weight for name, weight in weights.items() if weight > 0}
     if not asked:
-        raise UnroutedPromptError(f"no rule sends the prompt of row {prompt.index} to a teacher", row=prompt.index)
+        why = f"its weight for {', '.join(weights)} is 0" if weights else "no rule takes it and there is no `default`"
+        raise UnroutedPromptError(f"the prompt of row {prompt.index} goes to no teacher: {why}", row=prompt.index)
     return asked
 
 

@@ -88,7 +88,7 @@ class Member:
         self._student = student
         self._client = student.client_factory(config, credentials)
         self._slots = asyncio.Semaphore(config.max_in_flight * len(config.urls))
-        self._retired = asyncio.Event()
+        self._is_retired = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_held = 0
@@ -108,7 +108,7 @@ class Member:
     @property
     def is_retired(self) -> bool:
         """Whether it has left the list."""
-        return self._retired.is_set()
+        return self._is_retired
 
     def serves(self, config: MemberConfig, credentials: ClientCredentials) -> bool:
         """Whether its connection is the one that `config` asks for: all but weight and fallback are the same."""
@@ -148,14 +148,11 @@ class Member:
         tally.answered(result, time.monotonic() - start)
         return result
 
-    async def pause(self, seconds: float) -> None:
-        """Wait, no longer than until it is retired."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._retired.wait(), seconds)
-
     def retire(self) -> None:
-        """Take no more samples."""
-        self._retired.set()
+        """Take no more samples; those that wait for a slot find out at once."""
+        self._is_retired = True
+        for _ in range(self._num_held):
+            self._slots.release()
 
     async def drain(self, grace_s: float) -> None:
         """Close once the samples that were sent are answered, or after `grace_s`."""

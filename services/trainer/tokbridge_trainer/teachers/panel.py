@@ -6,8 +6,10 @@ A list never changes; another one makes another panel (`switch.py`), which may s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tokbridge.errors import DeadlineExceededError, TokbridgeError, UnroutedPromptError
 from tokbridge.results import ScoreResult
@@ -17,6 +19,8 @@ from tokbridge_trainer.teachers.assignment import assign
 from tokbridge_trainer.teachers.member import Member
 from tokbridge_trainer.teachers.mixing import combined
 from tokbridge_trainer.teachers.tally import StepTally
+
+Answer = TypeVar("Answer")
 
 ASK_AGAIN_AFTER_S = 5.0
 """Pause of the fallback `wait` between two questions, each of which has had its `timeout_s`."""
@@ -31,7 +35,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Resend:
-    """A teacher left the list before it had answered: the present one has to be asked."""
+    """Another list counts by now, and not all had answered: the present teachers have to be asked."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,13 @@ class Panel:
 
     config: TeachersConfig
     members: Mapping[str, Member]
+    announce: Callable[[str], None]
+    """Told, once a step, of a teacher that is waited for."""
+    _superseded: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def supersede(self) -> None:
+        """Another list counts from now on: its rules and fallbacks decide what becomes of whatever fails here."""
+        self._superseded.set()
 
     async def score(self, sample: Sample, tally: StepTally) -> ScoredSample | LeftOut | Resend:
         """Ask the sample's teachers at once and mix what they say; what happens is counted.
@@ -54,57 +65,73 @@ class Panel:
             if self.config.unrouted == "error":
                 raise
             return LeftOut(error)
-        asked = (self._ask(name, sample, tally) for name in weights)
-        outcomes = dict(zip(weights, await asyncio.gather(*asked, return_exceptions=True), strict=True))
-        results = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ScoreResult)}
-        failures = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, BaseException)}
-        unscored = self._settle(failures, bool(results), tally)
+        answers, failures = await _first_failure_or_all({name: self._ask(name, sample, tally) for name in weights})
+        results = {name: answer for name, answer in answers.items() if isinstance(answer, ScoreResult)}
+        excused = {name: answer for name, answer in answers.items() if isinstance(answer, TokbridgeError)}
+        unscored = self._settle(failures, excused, bool(results), tally)
         if unscored is not None:
             return unscored
         return await self._combined(sample, results, weights, tally)
 
-    async def _ask(self, name: str, sample: Sample, tally: StepTally) -> ScoreResult:
-        """One teacher's answer; under `wait` it is asked for as long as it cannot be reached and is listed."""
-        member, counts = self.members[name], tally.of(name)
+    async def _ask(self, name: str, sample: Sample, tally: StepTally) -> ScoreResult | TokbridgeError:
+        """One teacher's answer, or why it has none where the others do without; under `wait` it is asked for as long as
+        it cannot be reached and its list counts.
+
+        Raises:
+            TokbridgeError: it failed, and whatever the others say, there will be no target.
+        """
+        member, counts, fallback = self.members[name], tally.of(name), self.config.members[name].on_failure
         while True:
             try:
                 return await member.score(sample, counts)
             except TokbridgeError as error:
-                if member.is_retired:
+                if self._superseded.is_set():
                     raise
                 counts.failures[str(error.code)] += 1
-                if self.config.members[name].on_failure != "wait" or not _is_out_of_reach(error):
+                if fallback == "others":
+                    return error
+                if fallback != "wait" or not _is_out_of_reach(error):
+                    raise
+                if not counts.is_waited_for:
+                    counts.is_waited_for = True
+                    self.announce(f"teacher {name} does not answer and is asked again: {error.message}")
+                if await self._is_superseded_within(ASK_AGAIN_AFTER_S):
                     raise
                 counts.asked_again += 1
-            await member.pause(ASK_AGAIN_AFTER_S)
+
+    async def _is_superseded_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._superseded.wait(), seconds)
+        return self._superseded.is_set()
 
     def _settle(
-        self, failures: Mapping[str, BaseException], has_results: bool, tally: StepTally
+        self,
+        failures: Mapping[str, BaseException],
+        excused: Mapping[str, TokbridgeError],
+        has_results: bool,
+        tally: StepTally,
     ) -> LeftOut | Resend | None:
         """What becomes of a sample that some teachers failed on; None: it goes on with the others' rows.
 
         Raises:
             BaseException: a failure that ends the run.
         """
-        retired = [name for name in failures if self.members[name].is_retired]
-        for name in retired:
-            tally.of(name).resent += 1
-        if retired:
+        if failures and self._superseded.is_set():
+            for name in failures:
+                tally.of(name).resent += 1
             return Resend()
-        excusable: dict[str, TokbridgeError] = {}
         to_blame: dict[str, TokbridgeError] = {}
         for name, failure in failures.items():
-            fallback = self.config.members[name].on_failure
-            if not isinstance(failure, TokbridgeError) or fallback in ("raise", "wait"):
+            if not isinstance(failure, TokbridgeError) or self.config.members[name].on_failure != "skip":
                 raise failure
-            (excusable if fallback == "others" else to_blame)[name] = failure
-        if not has_results:
-            to_blame |= excusable
+            to_blame[name] = failure
+        if not (to_blame or has_results):
+            to_blame |= excused
         for name in to_blame:
             tally.of(name).skipped += 1
         if to_blame:
             return LeftOut(next(iter(to_blame.values())))
-        for name in excusable:
+        for name in excused:
             tally.of(name).left_to_others += 1
         return None
 
@@ -119,6 +146,24 @@ class Panel:
             tally.mixed_rows += int(mixture.rows.has_target().sum())
             tally.partial_rows += mixture.num_partial
         return scored
+
+
+async def _first_failure_or_all(
+    questions: Mapping[str, Coroutine[None, None, Answer]],
+) -> tuple[dict[str, Answer], dict[str, BaseException]]:
+    """Answers and failures by name. The first failure ends what is not answered yet: a teacher that is waited for may
+    never come.
+    """
+    tasks = {name: asyncio.create_task(question) for name, question in questions.items()}
+    try:
+        await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+    ended = {name: (task, task.exception()) for name, task in tasks.items() if not task.cancelled()}
+    failures = {name: failure for name, (_, failure) in ended.items() if failure is not None}
+    return {name: task.result() for name, (task, _) in ended.items() if name not in failures}, failures
 
 
 def _is_out_of_reach(error: TokbridgeError) -> bool:

@@ -27,6 +27,9 @@ class Switch:
         self._panel: Panel | None = None
         self._leaving: dict[asyncio.Task[None], Member] = {}
         self._events: list[str] = []
+        """Of the step that is reported next."""
+        self._untold: list[str] = []
+        self._has_news = asyncio.Event()
         self._changes = 0
         self._refusals = 0
 
@@ -42,7 +45,7 @@ class Switch:
         Raises:
             TokbridgeError: a teacher does not answer, or is not the one that is meant.
         """
-        self._panel = Panel(teachers.config, await self._connected(teachers, {}))
+        self._panel = Panel(teachers.config, await self._connected(teachers, {}), self._tell)
         return {name: member.teacher for name, member in self._panel.members.items()}
 
     async def change(self, teachers: TeacherList) -> None:
@@ -59,11 +62,12 @@ class Switch:
         except TokbridgeError as error:
             self.refused(error)
             return
-        self._panel = Panel(teachers.config, members)
+        self._panel = Panel(teachers.config, members, self._tell)
+        old.supersede()
         self._changes += 1
-        self._events += _changes(old.members, members) or ["the teachers are the same, rules or weights changed"]
+        self._tell(*(_changes(old.members, members) or ["the teachers are the same, rules or weights changed"]))
         for name in members.keys() - kept.keys():
-            self._events += exposure_warnings(teachers, name)
+            self._tell(*exposure_warnings(teachers, name))
         for name, member in old.members.items():
             if name not in kept:
                 self._leave(member, teachers.config.drain_s)
@@ -71,10 +75,17 @@ class Switch:
     def refused(self, error: TokbridgeError) -> None:
         """A new list cannot be used; the old one stays."""
         self._refusals += 1
-        self._events.append(f"the list of teachers stays as it was: {error.message}")
+        self._tell(f"the list of teachers stays as it was: {error.message}")
 
-    def take_events(self) -> tuple[list[str], Fields]:
-        """What has happened to the list since the last call: lines for people, and metrics."""
+    async def news(self) -> list[str]:
+        """Lines for people about the list and its teachers, each once, as soon as there are any."""
+        await self._has_news.wait()
+        self._has_news.clear()
+        untold, self._untold = self._untold, []
+        return untold
+
+    def take_changes(self) -> Fields:
+        """What has happened to the list since the last call, as metrics."""
         events, self._events = self._events, []
         metrics: Fields = {
             "teachers/listed": float(len(self.panel.members)),
@@ -83,7 +94,7 @@ class Switch:
             "teachers/refused_lists": float(self._refusals),
         }
         self._changes = self._refusals = 0
-        return events, metrics | ({"teachers/events": "; ".join(events)} if events else {})
+        return metrics | ({"teachers/events": "; ".join(events)} if events else {})
 
     async def close(self) -> None:
         """Close all connections, those of leaving teachers too."""
@@ -105,6 +116,11 @@ class Switch:
             await asyncio.gather(*(member.connect() for name, member in members.items() if name not in kept))
             opened.pop_all()
         return members
+
+    def _tell(self, *lines: str) -> None:
+        self._events += lines
+        self._untold += lines
+        self._has_news.set()
 
     def _leave(self, member: Member, grace_s: float) -> None:
         member.retire()

@@ -31,6 +31,8 @@ class TeacherTally:
     """Questions that ended without rows, by error code."""
     asked_again: int = 0
     """Failures after which `wait` asked again."""
+    is_waited_for: bool = False
+    """Whether there was one, and people have been told."""
     resent: int = 0
     """Responses taken back from it when it left the list, and given to the present one."""
     skipped: int = 0
