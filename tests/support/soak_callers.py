@@ -21,6 +21,7 @@ from support.soak_pool import Pool, Scored
 from support.soak_tally import Tally
 from tokbridge.client import BreakerPolicy, ClientCredentials, RetryPolicy, TeacherClient
 from tokbridge.client.score_stream import ScoreStream
+from tokbridge.client.silence import Silence
 from tokbridge.errors import TokbridgeError
 from tokbridge.targets import TargetRows
 from tokbridge.v1 import teacher_pb2_grpc
@@ -112,7 +113,9 @@ class SoakCaller:
         async def call() -> TargetRows | None:
             async with grpc.aio.insecure_channel(self.addresses[-1], options=_SMALL_WINDOW) as channel:
                 answers = teacher_pb2_grpc.TeacherStub(channel).Score(message, metadata=self.credentials.metadata)
-                stream = ScoreStream(answers, wanted.request.num_rows, self.pool.student.vocabulary.size)
+                stream = ScoreStream(
+                    answers, wanted.request.num_rows, self.pool.student.vocabulary.size, Silence(time.monotonic)
+                )
                 async with aclosing(stream.rows()) as parts:
                     read = [await anext(parts)]
                     await asyncio.sleep(random.uniform(0.2, 3.0) * self.stalled_s)

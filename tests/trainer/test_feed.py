@@ -107,7 +107,9 @@ async def test_each_url_adds_to_the_limit():
 
 
 def test_the_real_client_has_what_the_configuration_says():
-    config = make_config(teacher={"urls": ["grpcs://a:1", "b:2"], "timeout_s": 7, "max_replica_divergence": 0.5})
+    config = make_config(
+        teacher={"urls": ["grpcs://a:1", "b:2"], "timeout_s": 7, "max_silence_s": 3, "max_replica_divergence": 0.5}
+    )
     member = configured_teachers(config).config.members["teacher"]
     client = make_client(member, ClientCredentials(ca=b"certificate"))
     assert [target.address for target in client.targets] == ["a:1", "b:2"]

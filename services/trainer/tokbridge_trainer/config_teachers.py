@@ -55,6 +55,9 @@ class TeacherService(Section):
     Jensen-Shannon, in nats; unset: not compared."""
     timeout_s: float = Field(default=600.0, gt=0.0)
     """Over all attempts for one response, on all replicas."""
+    max_silence_s: float | None = Field(default=None, gt=0.0)
+    """A replica that takes calls and has sent nothing to any of them for so long is given up while another can be
+    asked; unset: a third of `timeout_s`."""
     routing: Literal["greedy", "bpe"] = "greedy"
     spanning: Literal["realized", "lookahead"] = "realized"
     top_k: int = Field(default=0, ge=0, le=65534)

@@ -28,6 +28,8 @@ class Attempt:
     replica: Replica
     standing: Standing
     timeout_s: float
+    may_go_elsewhere: Callable[[], bool]
+    """Whether another replica could be asked now."""
 
 
 class Attempts:
@@ -86,7 +88,9 @@ class Attempts:
                 raise DeadlineExceededError(
                     "the deadline passed before the teacher had answered the handshake", replica=replica.name
                 ) from timeout
-            yield Attempt(replica, self._standing, self._remaining_s())
+            yield Attempt(
+                replica, self._standing, self._remaining_s(), lambda: self._replicas.has_another(replica, self._failed)
+            )
 
     async def recover(self, error: TokbridgeError) -> None:
         """Wait until the next attempt may begin.

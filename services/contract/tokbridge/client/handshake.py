@@ -10,6 +10,7 @@ from tokbridge.client.call_metadata import CallMetadata
 from tokbridge.client.expectation import TeacherExpectation, check_student_fits
 from tokbridge.client.probe import PROBE_ID_PREFIX, probe_request
 from tokbridge.client.score_stream import ScoreStream
+from tokbridge.client.silence import Silence
 from tokbridge.client.statistics import ClientStatistics
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import (
@@ -70,18 +71,20 @@ class Demands:
 class Handshake:
     """Makes standings with one replica; holds no state of its own."""
 
-    def __init__(self, name: str, stub: teacher_pb2_grpc.TeacherStub, demands: Demands) -> None:
+    def __init__(self, name: str, stub: teacher_pb2_grpc.TeacherStub, demands: Demands, silence: Silence) -> None:
         self.name = name
+        self._silence = silence
         self._stub = stub
         self._demands = demands
 
-    async def make(self, request_id: str, previous: Standing | None, *, forgotten: bool) -> Standing:
+    async def make(self, request_id: str, previous: Standing | None, *, forgotten: bool, silent: bool) -> Standing:
         """Greet, then register and probe where that is new.
 
         Args:
             request_id: sent with every call, with a prefix in the probe.
             previous: the last standing with this replica.
             forgotten: the service no longer knows the student, whatever `previous` says.
+            silent: it took calls and did not answer them, so it has to answer the probe again.
 
         Raises:
             grpc.aio.AioRpcError: a call failed.
@@ -92,8 +95,9 @@ class Handshake:
         registration = previous.registration if previous is not None else None
         if registration is None or is_new or forgotten:
             registration = await self._register(request_id)
+        asks = silent or (is_new and self._demands.agreement.needs_probe)
+        answer = await self._probe(teacher, request_id) if asks else None
         if is_new:
-            answer = await self._probe(teacher, request_id) if self._demands.agreement.needs_probe else None
             self._demands.agreement.admit(self.name, teacher, answer)
         return Standing(teacher, registration)
 
@@ -130,7 +134,7 @@ class Handshake:
             timeout=PROBE_TIMEOUT_S,
             metadata=self._demands.metadata.of(request.request_id),
         )
-        stream = ScoreStream(call, request.num_rows, student.vocabulary.size)
+        stream = ScoreStream(call, request.num_rows, student.vocabulary.size, self._silence)
         try:
             return TargetRows.concatenate([rows async for rows in stream.rows()])
         except DeadlineExceededError as error:

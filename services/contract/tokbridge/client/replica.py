@@ -15,6 +15,7 @@ from tokbridge.client.resolution import Endpoint
 from tokbridge.client.retry import retry_after_s
 from tokbridge.client.selection import Candidate
 from tokbridge.client.session import Session
+from tokbridge.client.silence import Silence, SilentReplicaError
 from tokbridge.errors import (
     CorruptStreamError,
     ShuttingDownError,
@@ -44,7 +45,8 @@ class Replica:
         self.endpoint = endpoint
         self.channel = channel
         self.stub = teacher_pb2_grpc.TeacherStub(channel)
-        self.session = Session(Handshake(endpoint.name, self.stub, demands), self._handshake_ended)
+        self.silence = Silence(clock)
+        self.session = Session(Handshake(endpoint.name, self.stub, demands, self.silence), self._handshake_ended)
         self.fault: TokbridgeError | None = None
         """Why its last handshake failed, if trying again would not have helped."""
         self._statistics = demands.statistics
@@ -91,7 +93,10 @@ class Replica:
         self._push_back(error)
         if isinstance(error, UnknownStudentError):
             self.session.broken(standing, forgotten=True)
-        elif isinstance(error, _FAILURES) and self.session.broken(standing, forgotten=False):
+        elif isinstance(error, SilentReplicaError):
+            if self.session.broken(standing, silent=True):
+                self._note(self._breaker.trip(self._clock()), error)
+        elif isinstance(error, _FAILURES) and self.session.broken(standing):
             self._note(self._breaker.failed(self._clock()), error)
 
     def call_finished(self) -> None:

@@ -104,6 +104,12 @@ class Replicas:
         choice = choose(candidates, key, now_s, failed)
         return replicas[choice.name], choice.wait_s
 
+    def has_another(self, replica: Replica, failed: Collection[str]) -> bool:
+        """Whether a call could go to another replica now, one that it has not failed on."""
+        now_s = self._surroundings.clock()
+        others = (other.candidate(now_s) for other in self._replicas.values() if other is not replica)
+        return any(other.closed and other.ready_at_s <= now_s and other.name not in failed for other in others)
+
     def holds(self, replica: Replica) -> bool:
         """Whether its address is still one of the teacher's."""
         return self._replicas.get(replica.endpoint) is replica

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 import grpc.aio
 
 from tokbridge.client.call_errors import error_of_call
+from tokbridge.client.silence import Silence, SilentReplicaError
 from tokbridge.errors import CorruptStreamError, RequestCancelledError
 from tokbridge.results import ScoreSummary
 from tokbridge.targets import TargetRows
@@ -23,10 +24,15 @@ class ScoreStream:
         call: grpc.aio.UnaryStreamCall[teacher_pb2.ScoreRequest, teacher_pb2.ScoreResponse],
         expected_rows: int,
         vocabulary_size: int,
+        silence: Silence,
     ) -> None:
         self._call = call
         self._expected_rows = expected_rows
         self._vocabulary_size = vocabulary_size
+        self._silence = silence
+        self._given_up: SilentReplicaError | None = None
+        self.waits_since_s: float | None = None
+        """Since when the next message has been waited for; None while it is not."""
         self._num_rows = 0
         self._checksum = 0
         self.received_bytes = 0
@@ -37,10 +43,11 @@ class ScoreStream:
 
         Raises:
             CorruptStreamError: rows are missing, malformed or not those the trailer vouches for.
+            SilentReplicaError: it was given up.
             TokbridgeError: what the service reported.
         """
         try:
-            async for message in self._call:
+            async for message in self._messages():
                 self.received_bytes += message.ByteSize()
                 if message.WhichOneof("part") == "trailer":
                     self._end(message.trailer)
@@ -51,10 +58,17 @@ class ScoreStream:
         except asyncio.CancelledError as cancelled:
             if _this_task_is_cancelled():
                 raise
+            if self._given_up is not None:
+                raise self._given_up from cancelled
             raise RequestCancelledError("the client was closed during the call") from cancelled
         finally:
             self._call.cancel()
         self.checked_summary()
+
+    def give_up(self, error: SilentReplicaError) -> None:
+        """End the call; who reads the rows gets `error`."""
+        self._given_up = error
+        self._call.cancel()
 
     def checked_summary(self) -> ScoreSummary:
         """The trailer, which came after all rows and vouches for them.
@@ -65,6 +79,14 @@ class ScoreStream:
         if self._summary is None:
             raise CorruptStreamError("the stream ended without its trailer", rows_received=self._num_rows)
         return self._summary
+
+    async def _messages(self) -> AsyncGenerator[teacher_pb2.ScoreResponse, None]:
+        self.waits_since_s = self._silence.clock()
+        async for message in self._call:
+            self._silence.heard()
+            self.waits_since_s = None
+            yield message
+            self.waits_since_s = self._silence.clock()
 
     def _decode(self, message: teacher_pb2.Rows) -> TargetRows:
         if self._summary is not None or message.first_row != self._num_rows:

@@ -12,6 +12,7 @@ from tokbridge.client.call_metadata import REQUEST_ID_DETAIL, new_request_id
 from tokbridge.client.expectation import check_request
 from tokbridge.client.handshake import Demands
 from tokbridge.client.score_stream import ScoreStream
+from tokbridge.client.silence import given_up_when_silent
 from tokbridge.errors import CorruptStreamError, TokbridgeError
 from tokbridge.requests import ScoreRequest
 from tokbridge.results import ScoreResult, ScoreSummary
@@ -32,9 +33,10 @@ class _Call:
 class Scorer:
     """Scores responses of one student."""
 
-    def __init__(self, demands: Demands, new_attempts: Callable[[bytes], Attempts]) -> None:
+    def __init__(self, demands: Demands, new_attempts: Callable[[bytes], Attempts], max_silence_s: float) -> None:
         """`new_attempts` takes the key by which calls stay together on one replica."""
         self._demands = demands
+        self._max_silence_s = max_silence_s
         self._statistics = demands.statistics
         self._new_attempts = new_attempts
 
@@ -61,7 +63,7 @@ class Scorer:
         with self._failures(call):
             while True:
                 try:
-                    async with call.attempts.begin() as attempt, self._received(self._open(call, attempt)) as parts:
+                    async with call.attempts.begin() as attempt, self._received(call, attempt) as (_, parts):
                         async for rows in parts:
                             fresh = rows.slice(max(0, delivered - rows.first_row), rows.num_rows)
                             delivered += fresh.num_rows
@@ -76,8 +78,7 @@ class Scorer:
                     return
 
     async def _collect(self, call: _Call, attempt: Attempt) -> tuple[TargetRows, ScoreSummary]:
-        stream = self._open(call, attempt)
-        async with self._received(stream) as received:
+        async with self._received(call, attempt) as (stream, received):
             parts = [rows async for rows in received]
         return TargetRows.concatenate(parts), stream.checked_summary()
 
@@ -85,13 +86,18 @@ class Scorer:
         check_request(call.request, attempt.standing.teacher)
         metadata = self._demands.metadata.of(call.request_id)
         stream = attempt.replica.stub.Score(call.message, timeout=attempt.timeout_s, metadata=metadata)
-        return ScoreStream(stream, call.request.num_rows, self._demands.student.vocabulary.size)
+        vocabulary = self._demands.student.vocabulary
+        return ScoreStream(stream, call.request.num_rows, vocabulary.size, attempt.replica.silence)
 
     @asynccontextmanager
-    async def _received(self, stream: ScoreStream) -> AsyncIterator[AsyncIterator[TargetRows]]:
+    async def _received(
+        self, call: _Call, attempt: Attempt
+    ) -> AsyncIterator[tuple[ScoreStream, AsyncIterator[TargetRows]]]:
+        stream = self._open(call, attempt)
+        watch = given_up_when_silent(stream, attempt.replica.silence, self._max_silence_s, attempt.may_go_elsewhere)
         try:
-            async with aclosing(stream.rows()) as received:
-                yield received
+            async with aclosing(stream.rows()) as received, watch:
+                yield stream, received
         finally:
             self._statistics.received_bytes += stream.received_bytes
 

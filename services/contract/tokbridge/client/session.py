@@ -30,6 +30,7 @@ class Session:
         self._last: Standing | None = None
         """The last one that stood, broken or not."""
         self._forgotten = False
+        self._silent = False
         self._closed = False
 
     @property
@@ -63,8 +64,9 @@ class Session:
             raise TimeoutError
         return task.result()
 
-    def broken(self, standing: Standing, *, forgotten: bool) -> bool:
-        """A call on `standing` failed: ask the teacher again who it is, and register again if it has `forgotten` us.
+    def broken(self, standing: Standing, *, forgotten: bool = False, silent: bool = False) -> bool:
+        """A call on `standing` failed: ask the teacher again who it is, register again if it has `forgotten` us, and
+        have it answer the probe again if it was `silent`.
 
         Returns:
             Whether that is news: other calls may have said so already, or it is mended by now.
@@ -72,6 +74,7 @@ class Session:
         if standing is not self._last:
             return False
         self._forgotten = self._forgotten or forgotten
+        self._silent = self._silent or silent
         if self._task is None or not self._task.done():
             return False
         self._task = None
@@ -87,7 +90,9 @@ class Session:
     async def _establish(self) -> Standing:
         request_id = new_request_id()
         try:
-            standing = await self._handshake.make(request_id, self._last, forgotten=self._forgotten)
+            standing = await self._handshake.make(
+                request_id, self._last, forgotten=self._forgotten, silent=self._silent
+            )
         except grpc.aio.AioRpcError as failure:
             error = error_of_call(failure)
             if isinstance(error, DeadlineExceededError):  # ours, not the caller's: another try may find it awake
@@ -95,7 +100,7 @@ class Session:
             raise self._failed(error, request_id) from failure
         except TokbridgeError as error:
             raise self._failed(error, request_id) from error.__cause__
-        self._forgotten = False
+        self._forgotten = self._silent = False
         self._last = standing
         self._outcome(None)
         return standing

@@ -58,6 +58,7 @@ class TeacherClient:
         *,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 60.0,
+        max_silence_s: float | None = None,
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = None,
         expectation: TeacherExpectation | None = None,
@@ -76,6 +77,8 @@ class TeacherClient:
                 `grpcs://host:port` (TLS). Each address of a name is a replica.
             timeout_s: deadline of one call, over all its attempts and waits and all replicas.
             connect_timeout_s: the same for `connect`.
+            max_silence_s: a replica that has sent nothing to any call for so long is given up while another can be
+                asked; None: a third of `timeout_s`.
             retry: backoff and its limits.
             breaker: when a replica is left alone, and for how long.
             expectation: the teacher that is meant; any, if left out.
@@ -91,11 +94,14 @@ class TeacherClient:
         Raises:
             InvalidConfigError: a target, the credentials or a timeout is wrong.
         """
-        if not (timeout_s > 0 and connect_timeout_s > 0):
+        if max_silence_s is None:
+            max_silence_s = timeout_s / 3
+        if not (timeout_s > 0 and connect_timeout_s > 0 and max_silence_s > 0):
             raise InvalidConfigError("timeouts must be above 0", field="timeout_s")
         self._targets = parse_targets(targets)
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
+        self._max_silence_s = max_silence_s
         self._retry = retry or RetryPolicy()
         self._expectation = expectation or TeacherExpectation()
         self._agreement = Agreement(max_divergence)
@@ -204,7 +210,7 @@ class TeacherClient:
             state = self._retry_state(self._timeout_s)
             return Attempts(replicas, key, state, self._statistics, self._clock, self._sleep)
 
-        return _Connection(replicas, Scorer(demands, new_attempts))
+        return _Connection(replicas, Scorer(demands, new_attempts, self._max_silence_s))
 
     def _retry_state(self, timeout_s: float) -> RetryState:
         return RetryState(self._retry, deadline_s=self._clock() + timeout_s, random=self._random)

@@ -54,6 +54,7 @@ def make_client(teacher: MemberConfig, credentials: ClientCredentials) -> Scorer
         teacher.urls,
         timeout_s=teacher.timeout_s,
         connect_timeout_s=teacher.timeout_s,
+        max_silence_s=teacher.max_silence_s,
         expectation=TeacherExpectation(
             model=teacher.model, routing=Routing(teacher.routing), spanning=Spanning(teacher.spanning)
         ),
