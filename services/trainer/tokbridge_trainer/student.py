@@ -61,7 +61,9 @@ def load_for_rollouts(config: TrainConfig, device: torch.device) -> StudentModel
     """The student in inference mode; its trained parameters are replaced by the learner's before the first rollout."""
     dtype = compute_dtype(config)
     model = add_adapters(load_base(config, config.student.model, dtype, device), config)
-    torch.nn.Module.to(model, dtype)
+    for parameter in model.parameters():  # adapters come in float32
+        # Not the buffers: rotary frequencies in bfloat16 are wrong positions a few hundred tokens on.
+        parameter.data = parameter.data.to(dtype)
     # Defaults of the model's own generation config must not leak into sampling.
     causal_model(model).generation_config = GenerationConfig()
     return model.eval()
