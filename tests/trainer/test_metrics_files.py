@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from support.training import make_config
 from support.wandb_offline import logged_runs
 from tokbridge.errors import InvalidConfigError
-from tokbridge_trainer.metrics import JsonlWriter, TensorBoardWriter, WandbWriter
+from tokbridge_trainer.metrics import JsonlWriter, TensorBoardWriter, WandbWriter, json_lines
 from tokbridge_trainer.train import run_training
 
 
@@ -34,6 +34,15 @@ def test_a_line_that_a_kill_cut_short_is_dropped(tmp_path):
     path.write_text('{"step": 0, "loss": 1.0}\n{"step": 1, "lo')
     JsonlWriter(path, 5).close()
     assert read(path) == [{"step": 0, "loss": 1.0}]
+
+
+def test_a_response_with_unicode_line_separators_stays_one_line(tmp_path):
+    path, line = tmp_path / "samples.jsonl", {"response": "a\u2028b\u2029c\x85d"}
+    first = JsonlWriter(path, 0)
+    first.write(0, line)
+    first.close()
+    JsonlWriter(path, 1).close()
+    assert [json.loads(text) for text in json_lines(path)] == [{"step": 0, **line}]
 
 
 def test_tensorboard_gets_the_numbers_and_not_the_text(tmp_path):

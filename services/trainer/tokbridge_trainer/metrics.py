@@ -124,11 +124,17 @@ def open_dashboards(config: TrainConfig, first_step: int) -> list[MetricsWriter]
     return writers
 
 
+def json_lines(path: Path) -> list[str]:
+    """Whole lines of a JSONL file; a last one that a kill cut short, or that is being written, is none."""
+    # `splitlines` would also cut at U+2028 and its like, which JSON text may hold as they are.
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
 def drop_lines_from(path: Path, first_step: int) -> None:
     """Remove lines of `first_step` and later, and a last line that a kill cut short; atomic."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) < first_step]
+    kept = [line for line in json_lines(path) if _step_of(line) < first_step]
     temporary = path.with_suffix(".partial")
     temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
     os.replace(temporary, path)
