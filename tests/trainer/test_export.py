@@ -71,3 +71,9 @@ def test_what_is_no_checkpoint_and_the_checkpoint_itself_are_refused(saved, tmp_
         export_checkpoint(tmp_path, tmp_path / "out")
     with pytest.raises(CheckpointError, match="into itself"):
         export_checkpoint(checkpoint, checkpoint)
+
+
+def test_a_place_where_no_folder_can_be_is_a_typed_error(saved, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot write"):
+        export_checkpoint(saved[1], tmp_path / "file")

@@ -165,10 +165,21 @@ def ray_cluster(config: TrainConfig) -> Iterator[None]:
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> str:
-    """Connect to a cluster, or start a local one; returns its address."""
+    """Connect to a cluster, or start a local one; returns its address.
+
+    Raises:
+        InvalidConfigError: there is no cluster at the address.
+    """
     # Ray would run its workers at niceness 15: behind a teacher on the same machine they would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        ray.init(
+            address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        raise InvalidConfigError(f"no Ray cluster answers at {address!r}: {error}", field="ray.address") from error
     return ray.get_runtime_context().gcs_address
 
 

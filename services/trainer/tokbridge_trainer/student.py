@@ -26,10 +26,24 @@ StudentModel = PreTrainedModel | PeftModel
 
 
 def choose_device(name: str) -> torch.device:
-    """The named device; `auto` is CUDA where this process has one."""
+    """The named device; `auto` is CUDA where this process has one.
+
+    Raises:
+        InvalidConfigError: torch knows no such device, or this process has no GPU.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidConfigError(f"device: {name!r} is no device of torch", field="device") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidConfigError(
+            "device: this process has no GPU; those of the cluster are given out by `ray.learner_gpus` and "
+            "`ray.rollout_gpus`",
+            field="device",
+        )
+    return device
 
 
 def compute_dtype(config: TrainConfig) -> torch.dtype:
@@ -85,14 +99,18 @@ def load_base(config: TrainConfig, source: str, dtype: torch.dtype, device: torc
             use_safetensors=True,
             trust_remote_code=False,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:  # the last: a package that `student.attention` needs
         raise InvalidConfigError(f"cannot load the student {source!r}: {error}", field="student.model") from error
     torch.nn.Module.to(model, device)
     return model
 
 
 def add_adapters(model: PreTrainedModel, config: TrainConfig, checkpoint: Path | None = None) -> StudentModel:
-    """Wrap the model in LoRA adapters where configured: those of a checkpoint, or fresh ones seeded by the run."""
+    """Wrap the model in LoRA adapters where configured: those of a checkpoint, or fresh ones seeded by the run.
+
+    Raises:
+        InvalidConfigError: the model has no such modules.
+    """
     if config.lora is None:
         return model
     if checkpoint is not None:
@@ -105,7 +123,10 @@ def add_adapters(model: PreTrainedModel, config: TrainConfig, checkpoint: Path |
         lora_dropout=config.lora.dropout,
         target_modules=config.lora.target_modules,
     )
-    return get_peft_model(model, adapters)  # type: ignore[return-value]
+    try:
+        return get_peft_model(model, adapters)  # type: ignore[return-value]
+    except ValueError as error:
+        raise InvalidConfigError(f"lora: {error}", field="lora.target_modules") from error
 
 
 def causal_model(model: StudentModel) -> PreTrainedModel:
