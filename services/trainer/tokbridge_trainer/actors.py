@@ -290,6 +290,12 @@ def _feed_placement(config: TrainConfig) -> Literal["DEFAULT"] | NodeAffinitySch
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+def idle_gpus(config: TrainConfig) -> float:
+    """GPUs of the cluster, if no actor of the run takes any: Ray hides them from actors that do not ask."""
+    taken = config.ray.learner_gpus + config.ray.rollout_gpus
+    return 0.0 if taken else float(ray.cluster_resources().get("GPU", 0.0))
+
+
 def _check_resources(config: TrainConfig) -> None:
     """An actor that never fits would make the run wait for ever."""
     available = ray.cluster_resources()

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tokbridge.description import TeacherDescription
 from tokbridge.errors import InvalidConfigError, TokbridgeError
-from tokbridge_trainer.actors import ray_cluster, started_actors
+from tokbridge_trainer.actors import idle_gpus, ray_cluster, started_actors
 from tokbridge_trainer.checkpoint import (
     CONFIG_FILE,
     check_same_run,
@@ -79,6 +79,11 @@ def _run(config: TrainConfig, console: Console) -> Path:
     with ExitStack() as stack:
         stack.enter_context(ray_cluster(config))
         show = stack.enter_context(progress_display(config.log.progress, start.step, data.end_step, console))
+        if gpus := idle_gpus(config):
+            show.event(
+                f"learner and rollout workers run on the CPU, the cluster has {gpus:g} GPUs: "
+                "`ray.learner_gpus` and `ray.rollout_gpus` give them out"
+            )
         for path in set_aside_later(config.checkpoints_dir, start.step):
             show.event(f"a checkpoint past the first step was set aside: {path}")
         if num_unrouted:
@@ -144,9 +149,12 @@ def _announce_teachers(teachers: TeacherList, found: dict[str, TeacherDescriptio
 def _announce(config: TrainConfig, data: RunData, start: StartingPoint, show: ProgressDisplay) -> None:
     """Say what is about to run."""
     show.event(f"student: {config.student.model}, {len(data.prompts.prompts)} prompts, {data.end_step} steps")
-    if data.prompts.num_overlong:
-        show.event(f"left out: {data.prompts.num_overlong} prompts of more than {config.max_prompt_tokens} tokens")
-    for reason, count in (data.warm_start.skipped if data.warm_start else {}).items():
-        show.event(f"left out of the warm start: {count} responses ({reason})")
+    for place, prompts in (("", data.prompts), (" of the evaluation", data.evaluation_prompts)):
+        if prompts and prompts.num_overlong:
+            limit = config.max_prompt_tokens
+            show.event(f"left out{place}: {prompts.num_overlong} prompts of more than {limit} tokens")
+    for place, written in (("warm start", data.warm_start), ("evaluation", data.evaluation_responses)):
+        for reason, count in (written.skipped if written else {}).items():
+            show.event(f"left out of the {place}: {count} responses ({reason})")
     if start.checkpoint is not None:
         show.event(f"resumed from {start.checkpoint}")
