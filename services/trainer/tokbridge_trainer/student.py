@@ -7,7 +7,7 @@ rollout workers. Under LoRA the frozen base is `dtype` on both sides.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -143,13 +143,22 @@ def _enable_gradient_checkpointing(model: StudentModel) -> None:
 def export_model(model: StudentModel, folder: Path, dtype: torch.dtype) -> None:
     """Write a bare causal model in `dtype`, adapters merged into a copy; `model` itself is left as it is."""
     bare = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
-    bare.save_pretrained(folder, state_dict=_cast(bare.state_dict(), dtype))
+    parameters = {name for name, _ in bare.named_parameters(remove_duplicate=False)}
+    bare.save_pretrained(folder, state_dict=_cast(bare.state_dict(), parameters, dtype))
     # save_pretrained notes the type of the model's own parameters, whatever it was given to write.
     bare.config.dtype = dtype
     bare.config.save_pretrained(folder)
 
 
-def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Tensors in `dtype`; those that share their storage (tied embeddings) still do."""
+def _cast(
+    tensors: Mapping[str, torch.Tensor], parameters: Collection[str], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Parameters in `dtype`, those that share their storage (tied embeddings) still doing so; buffers as they are.
+
+    The biases of a router, for one, decide between experts by less than bfloat16 resolves.
+    """
     by_address: dict[int, torch.Tensor] = {}
-    return {name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) for name, tensor in tensors.items()}
+    return {
+        name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) if name in parameters else tensor
+        for name, tensor in tensors.items()
+    }
