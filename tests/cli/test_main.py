@@ -45,5 +45,12 @@ def test_a_backend_whose_package_is_missing_is_named_before_anything_loads():
     assert "pip install 'tokbridge[vllm]'" in result.stderr
 
 
+def test_a_text_that_is_not_there_is_one_clear_line(tmp_path):
+    result = run_cli("inspect", "teacher", "student", "--text", str(tmp_path / "missing.txt"))
+    assert result.returncode == 2
+    assert result.stderr.startswith("invalid_data: cannot read")
+    assert result.stderr.count("\n") == 1
+
+
 def test_version():
     assert run_cli("--version").stdout.startswith("tokbridge 0.")

@@ -75,6 +75,12 @@ def test_a_file_without_prompts_is_named(text, tmp_path):
         read_conversations(path)
 
 
+def test_a_prompt_may_hold_unicode_line_separators(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert read_conversations(path) == [[{"role": "user", "content": "a\u2028b"}]]
+
+
 def test_requests_are_spelled_by_the_students_tokens_and_the_seed_alone(cli_student_folder):
     prompt = [[{"role": "user", "content": "?"}]]
     for student in (

@@ -9,8 +9,16 @@ import time
 
 import pytest
 
+from support.training import make_config
 from tokbridge.errors import CheckpointError
-from tokbridge_trainer.checkpoint import RunState, check_same_run, find_checkpoint, list_checkpoints, read_state
+from tokbridge_trainer.checkpoint import (
+    RunState,
+    check_same_run,
+    check_same_student,
+    find_checkpoint,
+    list_checkpoints,
+    read_state,
+)
 from tokbridge_trainer.checkpoint_writing import prune_checkpoints, set_aside_later, writing_checkpoint
 from tokbridge_trainer.config_sections import SaveConfig
 
@@ -174,3 +182,19 @@ def test_another_seed_or_other_data_is_another_run(seed, data):
     check_same_run(RunState(2, 7, "data"), 7, "data")
     with pytest.raises(CheckpointError):
         check_same_run(RunState(2, 7, "data"), seed, data)
+
+
+@pytest.mark.parametrize(
+    ("model", "lora", "named"),
+    [("org/b", {"rank": 4}, "student.model"), ("org/a", None, "lora"), ("org/a", {"rank": 4, "alpha": 8}, "lora")],
+)
+def test_another_student_or_other_adapters_do_not_go_on(model, lora, named):
+    saved = make_config("org/a", lora={"rank": 4})
+    with pytest.raises(CheckpointError, match=named):
+        check_same_student(saved, make_config(model, lora=lora))
+
+
+def test_a_student_may_be_named_by_another_path(tmp_path, monkeypatch):
+    (tmp_path / "student").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_same_student(make_config(tmp_path / "student"), make_config("student", steps=9, optimizer={"lr": 1e-4}))

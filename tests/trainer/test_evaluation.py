@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from support.random_rows import random_rows
-from support.training import make_sample, random_scored, score
+from support.training import make_config, make_sample, random_scored, score
 from tokbridge.targets import RowCase, TargetRows
 from tokbridge.vocabulary import ByteVocabulary
 from tokbridge_trainer.evaluation.agreement import (
@@ -23,12 +23,15 @@ from tokbridge_trainer.evaluation.agreement import (
     teacher_top_symbols,
 )
 from tokbridge_trainer.evaluation.bits_per_byte import bits_per_byte, gap_closed
+from tokbridge_trainer.evaluation.runner import Evaluator
 from tokbridge_trainer.evaluation.student import evaluate_student, rollout_metrics, written_metrics
 from tokbridge_trainer.evaluation.student_reading import StudentReader, StudentReading
 from tokbridge_trainer.head import HeadForm
 from tokbridge_trainer.packed_attention import allow_packing
 from tokbridge_trainer.samples import SampleKey
+from tokbridge_trainer.sources import Work
 from tokbridge_trainer.student_module import Forward, StudentModule
+from tokbridge_trainer.written_responses import WrittenSet
 
 FEW = (b"a", b"ab", b"b", b" a", None, None, b"\xff\x00", b" ")
 VOCABULARY = ByteVocabulary((*FEW, *(bytes([97 + i % 5, 32, i]) for i in range(42))))
@@ -187,3 +190,25 @@ def test_responses_without_content_have_no_bits_per_byte():
     only_stop = score(make_sample([0], [], STOP_ID), TargetRows(first_row=0, **aligned_row(STOP_ID)), scored_bytes=0)
     assert "rollouts/teacher_bits_per_byte" not in rollout_metrics([only_stop])
     assert written_metrics([], [], next_symbols(VOCABULARY, {STOP_ID})) == {}
+
+
+class CountingSupply:
+    """Hands out an order's number as its batch."""
+
+    def __init__(self) -> None:
+        self.orders = 0
+
+    def order(self, step: int, work: Work) -> None:
+        self.orders += 1
+
+    def collect(self, step: int) -> tuple[int, None, None]:
+        return self.orders, None, None
+
+
+@pytest.mark.parametrize(("teachers", "asked"), [({}, 1), ({"teacher": None, "teachers_file": "teachers.yaml"}, 2)])
+def test_teachers_that_may_change_are_asked_about_the_written_text_each_time(teachers, asked: int):
+    supply = CountingSupply()
+    evaluator = Evaluator(make_config(**teachers), None, supply, None, WrittenSet([], {}, 0))  # type: ignore[arg-type]
+    for _ in range(2):
+        evaluator._written_text()
+    assert supply.orders == asked

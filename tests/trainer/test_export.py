@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from support.training import make_config, random_scored
@@ -15,6 +16,7 @@ from tokbridge_trainer.export import export_checkpoint
 from tokbridge_trainer.learner import Learner
 from tokbridge_trainer.samples import SampleKey, StepBatch
 from tokbridge_trainer.schedule import StepPlan
+from tokbridge_trainer.student import export_model, load_base
 from tokbridge_trainer.student_text import TOKENIZER_FILES
 
 WITHOUT_RAY = """
@@ -71,3 +73,20 @@ def test_what_is_no_checkpoint_and_the_checkpoint_itself_are_refused(saved, tmp_
         export_checkpoint(tmp_path, tmp_path / "out")
     with pytest.raises(CheckpointError, match="into itself"):
         export_checkpoint(checkpoint, checkpoint)
+
+
+def test_a_place_where_no_folder_can_be_is_a_typed_error(saved, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot write"):
+        export_checkpoint(saved[1], tmp_path / "file")
+
+
+def test_buffers_keep_their_type(student_folder, tmp_path):
+    model = load_base(make_config(student_folder), str(student_folder), torch.float32, torch.device("cpu"))
+    bias, counts = torch.tensor([1.001]), torch.tensor([100_001])
+    model.register_buffer("bias", bias)
+    model.register_buffer("counts", counts)
+    export_model(model, tmp_path, torch.bfloat16)
+    written = load_file(tmp_path / "model.safetensors")
+    torch.testing.assert_close((written["bias"], written["counts"]), (bias, counts), rtol=0, atol=0)
+    assert written["lm_head.weight"].dtype == torch.bfloat16

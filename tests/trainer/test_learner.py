@@ -10,7 +10,7 @@ import torch
 from support.dense_loss import DenseRow, dense_loss
 from support.tiny_models import TINY_HYBRID, TINY_SCALED, TINY_SOFTCAPPED, save_tiny_model
 from support.training import make_config, random_scored
-from tokbridge.errors import CheckpointError, InvalidConfigError
+from tokbridge.errors import CheckpointError, InvalidConfigError, NonFiniteGradientError
 from tokbridge.targets import RowCase, RowFlag
 from tokbridge_trainer.checkpoint import RunState
 from tokbridge_trainer.learner import Learner
@@ -143,6 +143,18 @@ def test_an_empty_batch_changes_no_parameter(student_folder, student_text):
     before = copy.deepcopy(learner.weights().arrays)
     result = learner.train_step(StepBatch([]), PLAN)
     assert result.metrics["loss"] == 0.0
+    for name, array in learner.weights().arrays.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_ends_the_run_before_the_step(student_folder, student_text, value):
+    learner = Learner(make_config(student_folder), student_text, None, 0)
+    before = copy.deepcopy(learner.weights().arrays)
+    (*_, parameter) = learner._model.parameters()
+    parameter.register_hook(lambda gradient: torch.full_like(gradient, value))
+    with pytest.raises(NonFiniteGradientError):
+        learner.train_step(make_batch(student_text), PLAN)
     for name, array in learner.weights().arrays.items():
         np.testing.assert_array_equal(array, before[name])
 

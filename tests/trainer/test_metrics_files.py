@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -9,7 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from support.training import make_config
 from support.wandb_offline import logged_runs
 from tokbridge.errors import InvalidConfigError
-from tokbridge_trainer.metrics import JsonlWriter, TensorBoardWriter, WandbWriter
+from tokbridge_trainer.loop import FinishedStep
+from tokbridge_trainer.metrics import JsonlWriter, TensorBoardWriter, WandbWriter, json_lines
+from tokbridge_trainer.records import open_records
+from tokbridge_trainer.schedule import StepPlan
 from tokbridge_trainer.train import run_training
 
 
@@ -36,6 +40,15 @@ def test_a_line_that_a_kill_cut_short_is_dropped(tmp_path):
     assert read(path) == [{"step": 0, "loss": 1.0}]
 
 
+def test_a_response_with_unicode_line_separators_stays_one_line(tmp_path):
+    path, line = tmp_path / "samples.jsonl", {"response": "a\u2028b\u2029c\x85d"}
+    first = JsonlWriter(path, 0)
+    first.write(0, line)
+    first.close()
+    JsonlWriter(path, 1).close()
+    assert [json.loads(text) for text in json_lines(path)] == [{"step": 0, **line}]
+
+
 def test_tensorboard_gets_the_numbers_and_not_the_text(tmp_path):
     writer = TensorBoardWriter(tmp_path, 0)
     writer.write(3, {"loss": 0.5, "phase": "on_policy"})
@@ -43,6 +56,19 @@ def test_tensorboard_gets_the_numbers_and_not_the_text(tmp_path):
     events = EventAccumulator(str(tmp_path)).Reload()
     assert events.Tags()["scalars"] == ["loss"]
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(3, 0.5)]
+
+
+def test_a_resumed_run_keeps_the_evaluation_before_its_first_step_in_tensorboard(tmp_path):
+    config = make_config("student", output_dir=str(tmp_path), log={"tensorboard": True})
+    plan = StepPlan(0, "on_policy", 0, 0.5, 1e-3)
+    for first_step in (0, 2):
+        with open_records(config, first_step) as records:
+            for step in range(first_step, 3):
+                records.step(FinishedStep(replace(plan, step=step), step + 1, {"loss": float(first_step)}, []))
+                records.evaluation(step + 1, {"eval/loss": float(first_step)}, [])
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(0, 0.0), (1, 0.0), (2, 2.0)]
+    assert [(e.step, e.value) for e in events.Scalars("eval/loss")] == [(1, 0.0), (2, 0.0), (3, 2.0)]
 
 
 def numbers(row):

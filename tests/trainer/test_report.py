@@ -119,6 +119,16 @@ def test_cases_are_summed_over_the_run(run: Path):
     assert cases[0][2] == pytest.approx(0.2)
 
 
+def test_a_run_that_was_killed_while_it_wrote_has_a_report_too(run: Path):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    with (run / "evaluation_samples.jsonl").open("a") as file:
+        file.write('{"step": 3, "prompt_index": 5, "response": "a\u2028b"}\n')
+    records = read_run(run)
+    assert len(records.metrics) == 3
+    assert records.evaluation_samples[-1]["response"] == "a\u2028b"
+
+
 def test_command_prints_the_path(run: Path):
     import typer
 

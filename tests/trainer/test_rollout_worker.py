@@ -15,6 +15,7 @@ from tokbridge_trainer.rollout.tasks import RolloutTask
 from tokbridge_trainer.rollout.transformers_writer import left_padded
 from tokbridge_trainer.rollout.worker import RolloutWorker
 from tokbridge_trainer.samples import SampleKey
+from tokbridge_trainer.student import causal_model, load_for_learning, load_for_rollouts
 from tokbridge_trainer.weights import snapshot_weights
 
 
@@ -94,6 +95,16 @@ def test_left_padding_does_not_change_greedy_responses(student_text, student_fol
             expected.append(int(logits_V.masked_fill(~allowed, -torch.inf).argmax()))
         stop = [] if sample.stop_id is None else [sample.stop_id]
         assert sample.token_ids.tolist() + stop == expected
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_positions_are_those_of_the_learner_whatever_the_type(student_folder, lora):
+    config, device = make_config(student_folder, dtype="bfloat16", lora=lora), torch.device("cpu")
+    learned = dict(causal_model(load_for_learning(config, device, None)).named_buffers())
+    model = load_for_rollouts(config, device)
+    for name, buffer in causal_model(model).named_buffers():
+        torch.testing.assert_close(buffer, learned[name], rtol=0, atol=0, msg=f"{name}: {buffer.dtype}")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
 def test_new_weights_change_samples_and_their_version(student_text, student_folder, tasks):

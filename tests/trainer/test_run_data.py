@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 
 from support.training import make_config, make_prompt
+from tokbridge.errors import InvalidConfigError
 from tokbridge_trainer.prompts import PromptSet
 from tokbridge_trainer.run_data import data_fingerprint
+from tokbridge_trainer.train import run_training
 from tokbridge_trainer.written_responses import WrittenResponse, WrittenSet
 
 WARM_START = {"steps": 2, "responses": ["w.jsonl"]}
@@ -54,3 +56,13 @@ def test_what_changes_the_data_or_its_order_changes_the_fingerprint(changed):
 )
 def test_a_run_may_be_prolonged_or_its_files_moved(changed):
     assert fingerprint(**changed) == fingerprint()
+
+
+def test_an_output_folder_that_cannot_be_made_is_named_before_anything_starts(student_folder, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "file").touch()
+    config = make_config(
+        student_folder, prompts={"files": [str(tmp_path / "prompts.jsonl")]}, output_dir=str(tmp_path / "file")
+    )
+    with pytest.raises(InvalidConfigError, match="cannot write into"):
+        run_training(config)

@@ -1,5 +1,7 @@
 """What the student is made of on the disk and on its way: head, weights, templates."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,7 @@ from tokbridge.errors import (
 from tokbridge.requests import split_at_stop
 from tokbridge_trainer.head import HeadForm, find_head_form
 from tokbridge_trainer.rollout.weight_check import check_whole
-from tokbridge_trainer.student import load_base
+from tokbridge_trainer.student import add_adapters, choose_device, load_base
 from tokbridge_trainer.student_text import load_student_text, write_tokenizer_files
 from tokbridge_trainer.weights import apply_weights, snapshot_weights
 
@@ -73,6 +75,25 @@ def test_weights_of_another_model_are_refused(student_folder, tmp_path):
 def test_a_missing_student_is_a_typed_error(tmp_path):
     with pytest.raises(InvalidConfigError, match="neither a folder nor a hub id"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda"])
+def test_a_device_that_is_not_there_is_a_typed_error(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidConfigError, match="device"):
+        choose_device(device)
+
+
+@pytest.mark.skipif(find_spec("flash_attn") is not None, reason="the package is there")
+def test_an_attention_whose_package_is_missing_is_a_typed_error(student_folder):
+    config = make_config(student_folder, student={"model": str(student_folder), "attention": "flash_attention_2"})
+    with pytest.raises(InvalidConfigError, match="Flash"):
+        load_base(config, str(student_folder), torch.float32, CPU)
+
+
+def test_adapters_on_modules_that_are_not_there_are_a_typed_error(student_folder):
+    with pytest.raises(InvalidConfigError, match="nope"):
+        add_adapters(load(student_folder), make_config(student_folder, lora={"target_modules": ["nope"]}))
 
 
 def test_another_chat_template_replaces_the_students_and_is_kept(student_folder, tmp_path):

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokbridge.errors import TokenizerMismatchError
+from tokbridge.errors import InvalidDataError, TokenizerMismatchError
 from tokbridge.hub import local_folder
 from tokbridge.tokenizer_guard import check_tokenizer_class
 from tokbridge.tokenizer_profile import TokenizerProfile, load_tokenizer
@@ -31,7 +31,7 @@ def run(
     cache_dir: Annotated[Path | None, typer.Option(help="Folder for compiled routing tables.")] = None,
 ) -> None:
     """Print the report of a pair."""
-    content = text.read_bytes() if text else "\n\n".join(topics.values()).encode()
+    content = _read(text) if text else "\n\n".join(topics.values()).encode()
     profiles = load_tokenizer(teacher), load_tokenizer(student)
     report = inspect_pair(*profiles, content, cache_dir)
     console = Console()
@@ -42,6 +42,13 @@ def run(
             console.print(f"{side.name}: {note}", markup=False)
     for source, profile in zip((teacher, student), profiles, strict=True):
         _warn_of_class(console, source, profile)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidDataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _warn_of_class(console: Console, source: str, profile: TokenizerProfile) -> None:

@@ -80,7 +80,7 @@ def read_conversations(path: Path) -> list[Conversation]:
         InvalidDataError: it cannot be read, or a line has neither; names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not where `splitlines` cuts: text may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidDataError(f"cannot read {path} as text") from error
     conversations = [_conversation(line, row) for row, line in enumerate(lines, start=1) if line.strip()]

@@ -49,6 +49,7 @@ class ErrorCode(StrEnum):
     ACTOR_LOST = "actor_lost"
     INCOMPLETE_WEIGHTS = "incomplete_weights"
     ROLLOUT_FAILED = "rollout_failed"
+    NON_FINITE_GRADIENT = "non_finite_gradient"
 
 
 class TokbridgeError(Exception):
@@ -290,6 +291,12 @@ class RolloutFailedError(TokbridgeError, RuntimeError):
     """An engine ended a response neither at a stop token nor at its length cap, or changed weights under it."""
 
     code = ErrorCode.ROLLOUT_FAILED
+
+
+class NonFiniteGradientError(TokbridgeError, ArithmeticError):
+    """A gradient of the student holds NaN or infinity; no step was made with it."""
+
+    code = ErrorCode.NON_FINITE_GRADIENT
 
 
 _BY_CODE: dict[ErrorCode, type[TokbridgeError]] = {cls.code: cls for cls in TokbridgeError.__subclasses__()}

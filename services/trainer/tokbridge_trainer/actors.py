@@ -165,10 +165,21 @@ def ray_cluster(config: TrainConfig) -> Iterator[None]:
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> str:
-    """Connect to a cluster, or start a local one; returns its address."""
+    """Connect to a cluster, or start a local one; returns its address.
+
+    Raises:
+        InvalidConfigError: there is no cluster at the address.
+    """
     # Ray would run its workers at niceness 15: behind a teacher on the same machine they would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        ray.init(
+            address=address, num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        raise InvalidConfigError(f"no Ray cluster answers at {address!r}: {error}", field="ray.address") from error
     return ray.get_runtime_context().gcs_address
 
 
@@ -277,6 +288,12 @@ def _feed_placement(config: TrainConfig) -> Literal["DEFAULT"] | NodeAffinitySch
     if config.teachers_file is None:
         return "DEFAULT"
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def idle_gpus(config: TrainConfig) -> float:
+    """GPUs of the cluster, if no actor of the run takes any: Ray hides them from actors that do not ask."""
+    taken = config.ray.learner_gpus + config.ray.rollout_gpus
+    return 0.0 if taken else float(ray.cluster_resources().get("GPU", 0.0))
 
 
 def _check_resources(config: TrainConfig) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokbridge.errors import CheckpointError
+from tokbridge_trainer.config import TrainConfig
 
 _NAME = re.compile(r"checkpoint-(\d{6,})")
 STATE_FILE = "run_state.json"
@@ -101,3 +102,24 @@ def check_same_run(saved: RunState, seed: int, data_fingerprint: str) -> None:
             "the checkpoint was written with other prompts, another `warm_start`, `prompts_per_step`, "
             "`samples_per_prompt` or `prompts.shuffle`; set `resume: never` to start anew"
         )
+
+
+def check_same_student(saved: TrainConfig, config: TrainConfig) -> None:
+    """Refuse a checkpoint of another student: it, and not the configured one, would be trained on.
+
+    Adapters come with the settings that they were saved with, while rollout workers make theirs as configured.
+    """
+    for key, then, now in (
+        ("student.model", _place(saved.student.model), _place(config.student.model)),
+        ("lora", saved.lora, config.lora),
+    ):
+        if then != now:
+            raise CheckpointError(
+                f"the checkpoint was written with another `{key}` ({then or 'none'}, now {now or 'none'}); "
+                "set it back, take another `output_dir`, or set `resume: never` to start anew"
+            )
+
+
+def _place(model: str) -> str:
+    """A folder by its full path, a hub id as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model

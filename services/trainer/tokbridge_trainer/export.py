@@ -22,7 +22,7 @@ def export_checkpoint(checkpoint: Path, folder: Path, dtype: str | None = None) 
         dtype: of the weights written; None: the type the run computed in.
 
     Raises:
-        CheckpointError: the checkpoint is not complete, or `folder` is the checkpoint itself.
+        CheckpointError: the checkpoint is not complete, or `folder` is the checkpoint itself or cannot be made.
         InvalidConfigError: adapters stand on a model that cannot be loaded.
     """
     require_complete(checkpoint)
@@ -30,7 +30,10 @@ def export_checkpoint(checkpoint: Path, folder: Path, dtype: str | None = None) 
         raise CheckpointError("a checkpoint cannot be exported into itself: it would no longer resume")
     config = load_config(checkpoint / CONFIG_FILE)
     model = load_for_learning(config, torch.device("cpu"), checkpoint)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot write into {folder}: {error.strerror}") from error
     export_model(model, folder, getattr(torch, dtype or config.dtype))
     for name in TOKENIZER_FILES:
         if (checkpoint / name).is_file():

@@ -7,6 +7,7 @@ Ray actor or in Ray Train's workers; nothing here depends on that.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from transformers import set_seed
 
-from tokbridge.errors import InvalidConfigError
+from tokbridge.errors import InvalidConfigError, NonFiniteGradientError
 from tokbridge_trainer.checkpoint import TENSORS_FOLDER, RunState
 from tokbridge_trainer.checkpoint_writing import CheckpointWriter, partial_path, write_checkpoint
 from tokbridge_trainer.config import TrainConfig
@@ -120,6 +121,7 @@ class Learner:
 
         Raises:
             CheckpointError: a checkpoint that was being written meanwhile has failed.
+            NonFiniteGradientError: of the batch's gradient; the student is left as it was.
         """
         start = time.monotonic()
         self._checkpoints.check()
@@ -227,12 +229,19 @@ class Learner:
     def _apply_gradients(self, lr: float) -> float:
         """Clip, step, clear; returns the norm before clipping."""
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        norm = torch.nn.utils.clip_grad_norm_(trained, self._config.optimizer.max_grad_norm)
+        clipped = torch.nn.utils.clip_grad_norm_(trained, self._config.optimizer.max_grad_norm)
+        norm = float(whole_tensor(clipped))
+        if not math.isfinite(norm):
+            # A step would make every weight NaN, and the next checkpoint would hold them.
+            raise NonFiniteGradientError(
+                f"the gradient's norm is {norm} in step {self._version}; checkpoints hold the weights from before: "
+                "go on from one with a lower optimizer.lr or with dtype: float32"
+            )
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return float(whole_tensor(norm))
+        return norm
 
     def _check_head_size(self) -> None:
         head_rows = lm_head(causal_model(self._model)).weight.shape[0]

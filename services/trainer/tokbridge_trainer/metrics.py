@@ -54,10 +54,16 @@ class JsonlWriter:
 class TensorBoardWriter:
     """Scalars only; text stays in the JSONL file."""
 
-    def __init__(self, folder: Path, first_step: int) -> None:
+    def __init__(self, folder: Path, first_step: int, kept: Mapping[str, float | str] | None = None) -> None:
+        """Go on at a step: what was logged there and later is hidden.
+
+        Args:
+            kept: metrics of the first step that are not made anew, and are written again.
+        """
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and optional
 
         self._writer = SummaryWriter(str(folder), purge_step=first_step)
+        self.write(first_step, kept or {})
 
     def write(self, step: int, metrics: Mapping[str, float | str]) -> None:
         """Add one scalar for each number."""
@@ -113,22 +119,34 @@ def require_dashboards(log: LogConfig) -> None:
         raise InvalidConfigError("log.wandb needs the package wandb: pip install 'tokbridge[wandb]'", field="log.wandb")
 
 
-def open_dashboards(config: TrainConfig, first_step: int) -> list[MetricsWriter]:
-    """TensorBoard and Weights & Biases, as configured, continuing at `first_step`."""
+def open_dashboards(
+    config: TrainConfig, first_step: int, evaluated: Mapping[str, float | str] | None = None
+) -> list[MetricsWriter]:
+    """TensorBoard and Weights & Biases, as configured, continuing at `first_step`.
+
+    Args:
+        evaluated: the evaluation after so many steps, where an earlier run has made it.
+    """
     folder = config.output_dir
     writers: list[MetricsWriter] = []
     if config.log.tensorboard:
-        writers.append(TensorBoardWriter(folder / "tensorboard", first_step))
+        writers.append(TensorBoardWriter(folder / "tensorboard", first_step, evaluated))
     if config.log.wandb:
         writers.append(WandbWriter(config.log.wandb, folder, config.model_dump(mode="json"), first_step))
     return writers
+
+
+def json_lines(path: Path) -> list[str]:
+    """Whole lines of a JSONL file; a last one that a kill cut short, or that is being written, is none."""
+    # `splitlines` would also cut at U+2028 and its like, which JSON text may hold as they are.
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def drop_lines_from(path: Path, first_step: int) -> None:
     """Remove lines of `first_step` and later, and a last line that a kill cut short; atomic."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) < first_step]
+    kept = [line for line in json_lines(path) if _step_of(line) < first_step]
     temporary = path.with_suffix(".partial")
     temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
     os.replace(temporary, path)

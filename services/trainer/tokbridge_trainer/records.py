@@ -8,12 +8,14 @@ evaluation_samples.jsonl    some answers to held-out prompts of each evaluation
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from tokbridge_trainer.config import TrainConfig
 from tokbridge_trainer.loop import FinishedStep
-from tokbridge_trainer.metrics import JsonlWriter, MetricsWriter, open_dashboards
+from tokbridge_trainer.metrics import JsonlWriter, MetricsWriter, json_lines, open_dashboards
 from tokbridge_trainer.step_metrics import Metrics
 
 
@@ -28,7 +30,8 @@ class Records:
         first_evaluation = first_step + 1 if first_step else 0
         self._evaluations = JsonlWriter(folder / "evaluations.jsonl", first_evaluation)
         self._evaluation_samples = JsonlWriter(folder / "evaluation_samples.jsonl", first_evaluation)
-        self._dashboards: list[MetricsWriter] = open_dashboards(config, first_step)
+        evaluated = _evaluation_at(first_step, folder / "evaluations.jsonl")
+        self._dashboards: list[MetricsWriter] = open_dashboards(config, first_step, evaluated)
 
     def step(self, finished: FinishedStep) -> None:
         """Record a trained step."""
@@ -49,6 +52,12 @@ class Records:
         files = (self._metrics, self._samples, self._evaluations, self._evaluation_samples)
         for writer in (*files, *self._dashboards):
             writer.close()
+
+
+def _evaluation_at(step: int, path: Path) -> Metrics | None:
+    """Metrics of the evaluation after so many steps, if the file has them."""
+    lines = [json.loads(line) for line in json_lines(path)]
+    return next(({k: v for k, v in line.items() if k != "step"} for line in lines if line["step"] == step), None)
 
 
 @contextmanager

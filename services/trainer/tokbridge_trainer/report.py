@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from tokbridge.errors import InvalidDataError
 from tokbridge_trainer.evaluation.bits_per_byte import gap_closed
+from tokbridge_trainer.metrics import json_lines
 from tokbridge_trainer.report_plots import draw_plots
 
 Line = dict[str, Any]
@@ -147,4 +148,4 @@ def _mean(metrics: list[Line], key: str) -> float:
 
 
 def _read_lines(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return [json.loads(line) for line in json_lines(path)] if path.exists() else []

@@ -7,7 +7,7 @@ rollout workers. Under LoRA the frozen base is `dtype` on both sides.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -26,10 +26,24 @@ StudentModel = PreTrainedModel | PeftModel
 
 
 def choose_device(name: str) -> torch.device:
-    """The named device; `auto` is CUDA where this process has one."""
+    """The named device; `auto` is CUDA where this process has one.
+
+    Raises:
+        InvalidConfigError: torch knows no such device, or this process has no GPU.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidConfigError(f"device: {name!r} is no device of torch", field="device") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidConfigError(
+            "device: this process has no GPU; those of the cluster are given out by `ray.learner_gpus` and "
+            "`ray.rollout_gpus`",
+            field="device",
+        )
+    return device
 
 
 def compute_dtype(config: TrainConfig) -> torch.dtype:
@@ -61,7 +75,9 @@ def load_for_rollouts(config: TrainConfig, device: torch.device) -> StudentModel
     """The student in inference mode; its trained parameters are replaced by the learner's before the first rollout."""
     dtype = compute_dtype(config)
     model = add_adapters(load_base(config, config.student.model, dtype, device), config)
-    torch.nn.Module.to(model, dtype)
+    for parameter in model.parameters():  # adapters come in float32
+        # Not the buffers: rotary frequencies in bfloat16 are wrong positions a few hundred tokens on.
+        parameter.data = parameter.data.to(dtype)
     # Defaults of the model's own generation config must not leak into sampling.
     causal_model(model).generation_config = GenerationConfig()
     return model.eval()
@@ -83,14 +99,18 @@ def load_base(config: TrainConfig, source: str, dtype: torch.dtype, device: torc
             use_safetensors=True,
             trust_remote_code=False,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:  # the last: a package that `student.attention` needs
         raise InvalidConfigError(f"cannot load the student {source!r}: {error}", field="student.model") from error
     torch.nn.Module.to(model, device)
     return model
 
 
 def add_adapters(model: PreTrainedModel, config: TrainConfig, checkpoint: Path | None = None) -> StudentModel:
-    """Wrap the model in LoRA adapters where configured: those of a checkpoint, or fresh ones seeded by the run."""
+    """Wrap the model in LoRA adapters where configured: those of a checkpoint, or fresh ones seeded by the run.
+
+    Raises:
+        InvalidConfigError: the model has no such modules.
+    """
     if config.lora is None:
         return model
     if checkpoint is not None:
@@ -103,7 +123,10 @@ def add_adapters(model: PreTrainedModel, config: TrainConfig, checkpoint: Path |
         lora_dropout=config.lora.dropout,
         target_modules=config.lora.target_modules,
     )
-    return get_peft_model(model, adapters)  # type: ignore[return-value]
+    try:
+        return get_peft_model(model, adapters)  # type: ignore[return-value]
+    except ValueError as error:
+        raise InvalidConfigError(f"lora: {error}", field="lora.target_modules") from error
 
 
 def causal_model(model: StudentModel) -> PreTrainedModel:
@@ -120,13 +143,22 @@ def _enable_gradient_checkpointing(model: StudentModel) -> None:
 def export_model(model: StudentModel, folder: Path, dtype: torch.dtype) -> None:
     """Write a bare causal model in `dtype`, adapters merged into a copy; `model` itself is left as it is."""
     bare = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
-    bare.save_pretrained(folder, state_dict=_cast(bare.state_dict(), dtype))
+    parameters = {name for name, _ in bare.named_parameters(remove_duplicate=False)}
+    bare.save_pretrained(folder, state_dict=_cast(bare.state_dict(), parameters, dtype))
     # save_pretrained notes the type of the model's own parameters, whatever it was given to write.
     bare.config.dtype = dtype
     bare.config.save_pretrained(folder)
 
 
-def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Tensors in `dtype`; those that share their storage (tied embeddings) still do."""
+def _cast(
+    tensors: Mapping[str, torch.Tensor], parameters: Collection[str], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Parameters in `dtype`, those that share their storage (tied embeddings) still doing so; buffers as they are.
+
+    The biases of a router, for one, decide between experts by less than bfloat16 resolves.
+    """
     by_address: dict[int, torch.Tensor] = {}
-    return {name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) for name, tensor in tensors.items()}
+    return {
+        name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) if name in parameters else tensor
+        for name, tensor in tensors.items()
+    }

@@ -10,12 +10,20 @@ from ray.exceptions import RayTaskError
 from rich.console import Console
 
 from tokbridge.description import TeacherDescription
-from tokbridge.errors import TokbridgeError
-from tokbridge_trainer.actors import ray_cluster, started_actors
-from tokbridge_trainer.checkpoint import check_same_run, find_checkpoint, list_checkpoints, read_state, steps_done_at
+from tokbridge.errors import InvalidConfigError, TokbridgeError
+from tokbridge_trainer.actors import idle_gpus, ray_cluster, started_actors
+from tokbridge_trainer.checkpoint import (
+    CONFIG_FILE,
+    check_same_run,
+    check_same_student,
+    find_checkpoint,
+    list_checkpoints,
+    read_state,
+    steps_done_at,
+)
 from tokbridge_trainer.checkpoint_writing import set_aside_later
 from tokbridge_trainer.config import TrainConfig
-from tokbridge_trainer.config_loading import dump_config
+from tokbridge_trainer.config_loading import dump_config, load_config
 from tokbridge_trainer.hub import open_repository, push_folder
 from tokbridge_trainer.metrics import require_dashboards
 from tokbridge_trainer.progress import ProgressDisplay, progress_display
@@ -67,16 +75,31 @@ def _run(config: TrainConfig, console: Console) -> Path:
     if start.step >= data.end_step and final_model.is_dir():
         console.print(f"nothing left to train; final model: {final_model}", highlight=False, soft_wrap=True)
         return final_model
-    config.output_dir.mkdir(parents=True, exist_ok=True)
-    (config.output_dir / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    _open_output_dir(config)
     with ExitStack() as stack:
         stack.enter_context(ray_cluster(config))
         show = stack.enter_context(progress_display(config.log.progress, start.step, data.end_step, console))
+        if gpus := idle_gpus(config):
+            show.event(
+                f"learner and rollout workers run on the CPU, the cluster has {gpus:g} GPUs: "
+                "`ray.learner_gpus` and `ray.rollout_gpus` give them out"
+            )
         for path in set_aside_later(config.checkpoints_dir, start.step):
             show.event(f"a checkpoint past the first step was set aside: {path}")
         if num_unrouted:
             show.event(f"no teacher: {num_unrouted} prompts go to none; their responses will be left out")
         return _train(config, data, start, show)
+
+
+def _open_output_dir(config: TrainConfig) -> None:
+    """Make the folder, with the configuration in it."""
+    try:
+        config.output_dir.mkdir(parents=True, exist_ok=True)
+        (config.output_dir / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfigError(
+            f"cannot write into {config.output_dir}: {error.strerror}", field="output_dir"
+        ) from error
 
 
 def _train(config: TrainConfig, data: RunData, start: StartingPoint, show: ProgressDisplay) -> Path:
@@ -101,6 +124,7 @@ def _starting_point(config: TrainConfig, data: RunData) -> StartingPoint:
         return StartingPoint(0, None)
     state = read_state(checkpoint)
     check_same_run(state, config.seed, data.fingerprint)
+    check_same_student(load_config(checkpoint / CONFIG_FILE), config)
     return StartingPoint(state.steps_done, checkpoint)
 
 
@@ -125,9 +149,12 @@ def _announce_teachers(teachers: TeacherList, found: dict[str, TeacherDescriptio
 def _announce(config: TrainConfig, data: RunData, start: StartingPoint, show: ProgressDisplay) -> None:
     """Say what is about to run."""
     show.event(f"student: {config.student.model}, {len(data.prompts.prompts)} prompts, {data.end_step} steps")
-    if data.prompts.num_overlong:
-        show.event(f"left out: {data.prompts.num_overlong} prompts of more than {config.max_prompt_tokens} tokens")
-    for reason, count in (data.warm_start.skipped if data.warm_start else {}).items():
-        show.event(f"left out of the warm start: {count} responses ({reason})")
+    for place, prompts in (("", data.prompts), (" of the evaluation", data.evaluation_prompts)):
+        if prompts and prompts.num_overlong:
+            limit = config.max_prompt_tokens
+            show.event(f"left out{place}: {prompts.num_overlong} prompts of more than {limit} tokens")
+    for place, written in (("warm start", data.warm_start), ("evaluation", data.evaluation_responses)):
+        for reason, count in (written.skipped if written else {}).items():
+            show.event(f"left out of the {place}: {count} responses ({reason})")
     if start.checkpoint is not None:
         show.event(f"resumed from {start.checkpoint}")

@@ -73,8 +73,9 @@ class Evaluator:
         return self._batch(EVALUATION_STEP, Work(tasks=tasks))
 
     def _written_text(self) -> Any:
-        """The teacher's text as a scored batch; its targets do not change, so they are asked for once."""
-        if self._written is not None and self._scored_written is None:
+        """The teacher's text as a scored batch; its targets change with the list of teachers only."""
+        may_change = self._config.teachers_file is not None
+        if self._written is not None and (may_change or self._scored_written is None):
             samples = self._written.all_samples(WRITTEN_EVALUATION_STEP)
             self._scored_written = self._batch(WRITTEN_EVALUATION_STEP, Work(samples=samples))
         return self._scored_written
