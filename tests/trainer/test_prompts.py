@@ -18,6 +18,7 @@ from tokbridge_trainer.prompts import (
     tools_of,
 )
 from tokbridge_trainer.student_text import StudentText
+from tokbridge_trainer.written_responses import load_warm_start
 
 BROKEN_FILES = ("empty.jsonl", "blank.jsonl", "latin.jsonl", "empty.parquet", "broken.parquet", "folder.jsonl")
 USER = {"role": "user", "content": "hello"}
@@ -107,8 +108,19 @@ def test_jsonl_and_parquet_and_globs_in_the_order_of_the_files(tmp_path):
     write_jsonl(tmp_path / "b.jsonl", [{"prompt": "2"}])
     write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1"}])
     datasets.Dataset.from_list([{"prompt": "3"}, {"prompt": "4"}]).to_parquet(tmp_path / "c.parquet")
-    rows = read_rows([str(tmp_path / "*.jsonl"), str(tmp_path / "c.parquet")], 3)
-    assert [row["prompt"] for row in rows] == ["1", "2", "3"]
+    found = read_rows([str(tmp_path / "*.jsonl"), str(tmp_path / "c.parquet")], 3)
+    assert [row["prompt"] for row in found.rows] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("read", [load_prompts, load_warm_start])
+def test_a_row_that_cannot_be_used_is_named_by_its_file(tmp_path, student_folder, student_text, read):
+    good = write_jsonl(tmp_path / "good.jsonl", [{"prompt": "hello", "response": "hello"}] * 2)
+    bad = write_jsonl(tmp_path / "bad.jsonl", [{"prompt": "hello", "response": "hello"}, {"response": "hello"}])
+    files = [good, good, bad]
+    config = config_for(student_folder, files, warm_start={"steps": 1, "responses": files})
+    with pytest.raises(InvalidDataError, match=r"row 5 has .*\(row 1 of .*bad\.jsonl, counted from 0\)") as raised:
+        read(config, student_text)
+    assert raised.value.details["file"] == bad
 
 
 def test_files_that_cannot_be_read_are_typed_errors(tmp_path):

@@ -6,7 +6,8 @@ The order is a pure function of the seed and the position, so a resumed run need
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,28 @@ class PromptSet:
         return [self.prompts[index_at(start + i, size, self.seed, self.shuffle)] for i in range(count)]
 
 
+@dataclass(frozen=True)
+class FileRows:
+    """Rows of several files, numbered through."""
+
+    rows: list[dict[str, Any]]
+    starts: list[tuple[int, str]]
+    """Number of each file's first row, and its path; a file may come twice."""
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Errors about a row say which file it is in, and where."""
+        try:
+            yield
+        except InvalidDataError as error:
+            row = error.details.get("row")
+            if not isinstance(row, int):
+                raise
+            start, path = [place for place in self.starts if place[0] <= row][-1]
+            message = f"{error.message} (row {row - start} of {path}, counted from 0)"
+            raise InvalidDataError(message, **(error.details | {"file": path})) from error.__cause__
+
+
 def load_prompts(config: TrainConfig, text: StudentText) -> PromptSet:
     """Read and render the prompts that are trained on; errors as `load_prompt_files`."""
     return load_prompt_files(config.prompts.files, config.prompts.limit, config, text)
@@ -65,35 +88,38 @@ def load_prompt_files(files: Sequence[str], limit: int | None, config: TrainConf
     Raises:
         InvalidDataError: a row cannot be used, a prompt is overlong and `overlong` is `error`, or none is left.
     """
-    rows = enumerate(read_rows(files, limit))
-    prompts = [prompt_of(row, index, text, config.prompt_columns) for index, row in rows]
-    kept = [prompt for prompt in prompts if len(prompt.token_ids) <= config.max_prompt_tokens]
-    if config.overlong == "error" and len(kept) < len(prompts):
-        longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
-        raise InvalidDataError(
-            f"{len(prompts) - len(kept)} prompts have more than {config.max_prompt_tokens} tokens, "
-            f"row {longest.index} has {len(longest.token_ids)}",
-            row=longest.index,
-        )
+    found = read_rows(files, limit)
+    with found.located():
+        prompts = [prompt_of(row, index, text, config.prompt_columns) for index, row in enumerate(found.rows)]
+        kept = [prompt for prompt in prompts if len(prompt.token_ids) <= config.max_prompt_tokens]
+        if config.overlong == "error" and len(kept) < len(prompts):
+            longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+            raise InvalidDataError(
+                f"{len(prompts) - len(kept)} prompts have more than {config.max_prompt_tokens} tokens, "
+                f"row {longest.index} has {len(longest.token_ids)}",
+                row=longest.index,
+            )
     if not kept:
         raise InvalidDataError(f"no prompt has at most {config.max_prompt_tokens} tokens")
     return PromptSet(kept, len(prompts) - len(kept), config.seed, config.prompts.shuffle)
 
 
-def read_rows(patterns: Sequence[str], limit: int | None) -> list[dict[str, Any]]:
+def read_rows(patterns: Sequence[str], limit: int | None) -> FileRows:
     """Rows of JSONL and Parquet files, in the order of the files.
 
     Raises:
         InvalidDataError: a pattern matches no file, or a file is of another kind or malformed.
     """
     rows: list[dict[str, Any]] = []
+    starts: list[tuple[int, str]] = []
     for pattern in patterns:
         paths = sorted(glob.glob(pattern))
         if not paths:
             raise InvalidDataError(f"no file matches {pattern}")
         for path in paths:
+            starts.append((len(rows), path))
             rows.extend(_read_file(path))
-    return rows[:limit]
+    return FileRows(rows[:limit], starts)
 
 
 def prompt_of(row: Mapping[str, Any], index: int, text: StudentText, columns: Collection[str] = ()) -> Prompt:

@@ -70,8 +70,9 @@ def load_written(files: Sequence[str], limit: int | None, config: TrainConfig, t
     Raises:
         InvalidDataError: a row has no `response` or a conversation that is refused, or no row can be used.
     """
-    rows = read_rows(files, limit)
-    outcomes = [_written(row, index, config, text) for index, row in enumerate(rows)]
+    found = read_rows(files, limit)
+    with found.located():
+        outcomes = [_written(row, index, config, text) for index, row in enumerate(found.rows)]
     responses = [outcome for outcome in outcomes if isinstance(outcome, WrittenResponse)]
     reasons = [outcome for outcome in outcomes if isinstance(outcome, str)]
     if not responses:
