@@ -19,6 +19,7 @@ PUBLIC = {
             "targets",
             "timeout_s",
             "connect_timeout_s",
+            "max_silence_s",
             "retry",
             "breaker",
             "expectation",
