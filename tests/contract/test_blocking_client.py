@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 
 import pytest
 
 from support.fake_teacher import TEACHER, FakeTeacher, Fault, make_request, make_student, serving
 from tokbridge.client import BlockingTeacherClient, RetryPolicy, TeacherClient
-from tokbridge.errors import ChatTemplateError, RequestCancelledError
+from tokbridge.errors import ChatTemplateError, OverloadedError, RequestCancelledError
 
 
 def threads() -> set[str]:
@@ -43,6 +44,32 @@ async def test_the_first_failure_ends_the_others():
     async with serving(fake) as port:
         await asyncio.to_thread(use, port)
         await asyncio.wait_for(fake.cancelled.wait(), 10)
+
+
+@pytest.mark.parametrize("fault", [Fault(hang=True), Fault(error=OverloadedError("full"))], ids=["hangs", "waits"])
+async def test_closing_ends_the_calls_of_other_threads(fault):
+    fake = FakeTeacher(script=deque([fault]))
+    outcomes = []
+
+    def score(teacher: BlockingTeacherClient) -> None:
+        with pytest.raises(RequestCancelledError) as caught:
+            teacher.score(make_request())
+        outcomes.append(caught.value)
+
+    def use(port: int) -> None:
+        slow = RetryPolicy(initial_backoff_s=3600.0, max_backoff_s=3600.0)
+        teacher = BlockingTeacherClient(TeacherClient(f"127.0.0.1:{port}", retry=slow, timeout_s=36_000))
+        teacher.connect(make_student())
+        caller = threading.Thread(target=score, args=(teacher,), daemon=True)
+        caller.start()
+        while not fake.scores or (fault.error and not teacher.client.statistics.retries):
+            time.sleep(0.01)
+        teacher.close()
+        caller.join(10)
+
+    async with serving(fake) as port:
+        await asyncio.to_thread(use, port)
+    assert len(outcomes) == 1
 
 
 def test_a_closed_client_says_so():

@@ -316,6 +316,33 @@ async def test_connect_says_that_nobody_answers():
             await client.connect(make_student())
 
 
+async def test_a_client_that_found_nobody_may_connect_again():
+    async with serving(FakeTeacher()) as port:
+        pass
+    async with TeacherClient(f"127.0.0.1:{port}", retry=QUICK, connect_timeout_s=0.3) as client:
+        with pytest.raises(TeacherUnavailableError):
+            await client.connect(make_student())
+        async with serving(FakeTeacher(), port):
+            await client.connect(make_student())
+            assert_all_rows((await client.score(REQUEST)).rows)
+
+
+async def test_a_call_that_overtakes_connect_is_told_so():
+    looked_up = asyncio.Event()
+
+    async def resolve(host, port):
+        await looked_up.wait()
+        return ["127.0.0.1"]
+
+    async with serving(FakeTeacher()) as port, TeacherClient(f"name:{port}", resolve=resolve) as client:
+        connecting = asyncio.create_task(client.connect(make_student()))
+        await asyncio.sleep(0.01)
+        with pytest.raises(TeacherUnavailableError, match="not reached its teacher yet"):
+            await client.score(REQUEST)
+        looked_up.set()
+        await connecting
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

@@ -3,14 +3,16 @@
 import asyncio
 import gc
 import socket
+from collections import deque
 from contextlib import contextmanager
 
 import pytest
 
-from support.fake_teacher import FakeTeacher, make_request, make_student, serving
-from tokbridge.client import TeacherClient
-from tokbridge.errors import RequestCancelledError
+from support.fake_teacher import FakeTeacher, Fault, make_request, make_student, serving
+from tokbridge.client import RetryPolicy, TeacherClient
+from tokbridge.errors import OverloadedError, RequestCancelledError
 
+SLOW = RetryPolicy(initial_backoff_s=3600.0, max_backoff_s=3600.0)
 RECONNECT_S = 3.0
 """Longer than gRPC waits between two attempts to connect (`channel.py`)."""
 
@@ -44,25 +46,45 @@ async def test_a_closed_client_does_not_go_on_looking_for_a_replica_that_was_dow
     assert client.statistics.finished_calls == 1
 
 
-async def test_a_client_that_is_closed_while_it_looks_for_its_teacher_says_so():
-    looking, found = asyncio.Event(), asyncio.Event()
+async def ends_cancelled(call):
+    with pytest.raises(RequestCancelledError):
+        await asyncio.wait_for(call, 10)
 
-    async def resolve(*_):
-        looking.set()
-        await found.wait()
+
+async def test_closing_ends_a_call_that_waits_for_its_next_attempt():
+    fake = FakeTeacher(script=deque([Fault(error=OverloadedError("full"))]))
+    async with serving(fake) as port:
+        client = TeacherClient(f"127.0.0.1:{port}", retry=SLOW, timeout_s=36_000)
+        await client.connect(make_student())
+        call = asyncio.create_task(client.score(make_request()))
+        while not client.statistics.retries:
+            await asyncio.sleep(0.01)
+        await client.close()
+        await ends_cancelled(call)
+
+
+async def test_closing_ends_a_connect_that_waits_for_its_next_attempt():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        absent = f"127.0.0.1:{listener.getsockname()[1]}"
+    client = TeacherClient(absent, retry=SLOW, connect_timeout_s=36_000)
+    call = asyncio.create_task(client.connect(make_student()))
+    while not client.statistics.retries:
+        await asyncio.sleep(0.01)
+    await client.close()
+    await ends_cancelled(call)
+
+
+async def test_closing_ends_a_connect_that_looks_names_up():
+    looked_up = asyncio.Event()
+
+    async def resolve(host, port):
+        await looked_up.wait()
         return ["127.0.0.1"]
 
-    client = TeacherClient("teacher:1", resolve=resolve)
-    connecting = asyncio.create_task(client.connect(make_student()))
-    await looking.wait()
+    client = TeacherClient("somewhere:1", resolve=resolve)
+    call = asyncio.create_task(client.connect(make_student()))
+    await asyncio.sleep(0.01)
     await client.close()
-    found.set()
-    with pytest.raises(RequestCancelledError):
-        await asyncio.wait_for(connecting, 10)
-
-
-async def test_a_client_that_was_closed_before_it_connected_stays_closed():
-    client = TeacherClient("127.0.0.1:1", connect_timeout_s=1)
-    await client.close()
-    with pytest.raises(RequestCancelledError):
-        await client.connect(make_student())
+    looked_up.set()
+    await ends_cancelled(call)
+    await ends_cancelled(client.connect(make_student()))

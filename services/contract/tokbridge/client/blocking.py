@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
+from concurrent import futures
 from typing import Any, Self, TypeVar
 
 from tokbridge.client.teacher_client import TeacherClient
@@ -34,6 +35,10 @@ class BlockingTeacherClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tokbridge-client", daemon=True)
         self._thread.start()
+        self._lock = threading.Lock()
+        self._calls: set[futures.Future[Any]] = set()
+        """In progress."""
+        self._closing = False
 
     def connect(self, student: StudentRegistration) -> TeacherDescription:
         """As `TeacherClient.connect`."""
@@ -53,9 +58,12 @@ class BlockingTeacherClient:
 
     def close(self) -> None:
         """End connection and thread; calls in progress end with `RequestCancelledError`. May be called again."""
-        if self._loop.is_closed():
-            return
-        self._run(self.client.close())
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        asyncio.run_coroutine_threadsafe(self.client.close(), self._loop).result()
+        futures.wait(tuple(self._calls))  # they end now, but not without the loop
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -76,7 +84,11 @@ class BlockingTeacherClient:
             await asyncio.gather(*calls, return_exceptions=True)
 
     def _run(self, call: Coroutine[Any, Any, Result]) -> Result:
-        if self._loop.is_closed():
-            call.close()
-            raise RequestCancelledError("the client is closed")
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        with self._lock:
+            if self._closing:
+                call.close()
+                raise RequestCancelledError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future.result()

@@ -65,12 +65,14 @@ class Replicas:
 
         Raises:
             TimeoutError: none stood within `timeout_s`.
+            RequestCancelledError: the client was closed meanwhile.
             TokbridgeError: one refused, or is not a replica of the others, or none answers.
         """
+        self._check_open()
         await self.resolve()
-        if self._closed:
-            raise RequestCancelledError("the client was closed during the call")
-        handshakes = (replica.session.ready(timeout_s) for replica in self._replicas.values())
+        self._check_open()
+        replicas = [*self._replicas.values()]
+        handshakes = (replica.session.ready(timeout_s) for replica in replicas)
         outcomes = await asyncio.gather(*handshakes, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for failure in failures:
@@ -79,7 +81,7 @@ class Replicas:
         standings = [outcome for outcome in outcomes if isinstance(outcome, Standing)]
         if not standings:
             raise failures[0]
-        for replica, outcome in zip(self._replicas.values(), outcomes, strict=True):
+        for replica, outcome in zip(replicas, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 _log.warning("going on without the teacher at %s for now: %s", replica.name, outcome or "no answer")
         return standings[0]
@@ -89,10 +91,12 @@ class Replicas:
 
         Raises:
             RequestCancelledError: the client is closed.
+            TeacherUnavailableError: `connect` has found none yet.
             TokbridgeError: a replica refuses us, or turned out not to be a replica of the others.
         """
-        if self._closed or not self._replicas:
-            raise RequestCancelledError("the client was closed during the call")
+        self._check_open()
+        if not self._replicas:
+            raise TeacherUnavailableError("the client has not reached its teacher yet")
         for replica in self._replicas.values():
             replica.try_again()
             if replica.fault is not None:
@@ -145,6 +149,10 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestCancelledError("the client was closed during the call")
 
     def _resolve_if_due(self, now_s: float, *, in_trouble: bool) -> None:
         if now_s - self._resolved_at_s >= (RESOLVE_SOON_S if in_trouble else RESOLVE_EVERY_S):

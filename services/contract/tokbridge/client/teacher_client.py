@@ -113,7 +113,7 @@ class TeacherClient:
         self._surroundings = Surroundings(self._credentials, breaker or BreakerPolicy(), resolve, clock)
         self._connection: _Connection | None = None
         self._statistics = ClientStatistics()
-        self._closed = False
+        self._closing = asyncio.Event()
         _warn_of_exposure(self._credentials, self._targets)
 
     async def connect(self, student: StudentRegistration) -> TeacherDescription:
@@ -125,18 +125,20 @@ class TeacherClient:
             TeacherUnavailableError: none answered within `connect_timeout_s`.
             TeacherMismatchError, UnsupportedModeError: not the teacher that is meant, or the replicas disagree.
             LimitExceededError: the student's vocabulary is larger than the teacher allows.
-            InvalidConfigError: already connected.
-            RequestCancelledError: the client is closed, or was meanwhile.
+            InvalidConfigError: already connected, or about to be; after an error it may be called again.
+            RequestCancelledError: the client is closed.
         """
-        if self._closed:
-            raise RequestCancelledError("the client is closed; use a new one")
+        if self._closing.is_set():
+            raise RequestCancelledError("the client is closed")
         if self._connection is not None:
             raise InvalidConfigError("this client is already connected; use one client a student", field="student")
         self._connection = self._open(student)
         try:
             return (await self._first_standing(self._connection.replicas)).teacher
-        except DeadlineExceededError as error:
-            if isinstance(error.__cause__, TeacherUnavailableError):
+        except BaseException as error:
+            await self._connection.replicas.close()
+            self._connection = None
+            if isinstance(error, DeadlineExceededError) and isinstance(error.__cause__, TeacherUnavailableError):
                 addresses = ", ".join(target.address for target in self._targets)
                 raise TeacherUnavailableError(
                     f"no teacher answers at {addresses}: {error.__cause__.message}",
@@ -192,8 +194,10 @@ class TeacherClient:
 
     async def close(self) -> None:
         """End the connection; calls in progress end with `RequestCancelledError`. May be called again."""
-        is_open, self._closed = not self._closed, True
-        if self._connection is not None and is_open:
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._connection is not None:
             await self._connection.replicas.close()
 
     async def __aenter__(self) -> Self:
@@ -208,7 +212,7 @@ class TeacherClient:
 
         def new_attempts(key: bytes) -> Attempts:
             state = self._retry_state(self._timeout_s)
-            return Attempts(replicas, key, state, self._statistics, self._clock, self._sleep)
+            return Attempts(replicas, key, state, self._statistics, self._clock, self._pause)
 
         return _Connection(replicas, Scorer(demands, new_attempts, self._max_silence_s))
 
@@ -227,12 +231,23 @@ class TeacherClient:
                 last = error
                 delay_s = state.on_failure(error, self._clock(), wait_s=retry_after_s(error))
                 self._statistics.retries[error.code.value] += 1
-                await self._sleep(delay_s)
+                await self._pause(delay_s)
             except TimeoutError as timeout:
                 raise DeadlineExceededError("the deadline passed before a teacher had answered") from last or timeout
 
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, no longer than until the client is closed: a call that waits for its next attempt ends then, too."""
+        sleeping, closing = asyncio.ensure_future(self._sleep(seconds)), asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((sleeping, closing), return_when=asyncio.FIRST_COMPLETED)
+            if sleeping.done():
+                sleeping.result()
+        finally:
+            sleeping.cancel()
+            closing.cancel()
+
     def _connected(self) -> _Connection:
-        if self._connection is None or self._closed:
+        if self._connection is None or self._closing.is_set():
             raise RequestCancelledError("the client is not connected; call `connect` first, and nothing after `close`")
         return self._connection
 
