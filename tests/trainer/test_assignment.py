@@ -73,7 +73,7 @@ def test_a_weight_that_is_none_names_its_row(weight):
 def test_a_prompt_that_nobody_takes_ends_the_run_or_is_counted():
     alone = {"members": {"a": {"urls": ["a:1"], "weight_column": "trust"}}, "default": None}
     prompts = [prompt(trust=1), prompt(index=8, trust=0)]
-    with pytest.raises(UnroutedPromptError, match="row 8 goes to no teacher: its weight for a is 0") as error:
+    with pytest.raises(UnroutedPromptError, match="its weight is 0 for a") as error:
         count_unrouted(teachers(**alone), prompts)
     assert error.value.details == {"row": 8}
     assert count_unrouted(teachers(**alone, unrouted="skip"), prompts) == 1

@@ -83,6 +83,9 @@ def test_overrides_are_yaml_and_make_sections(config_file):
         ("lora.rank=true", "lora.rank"),
         ("seed=4294967296", "seed"),
         ("output_dir=2024-13-45", "output_dir"),
+        ("output_dir={a: 1, a: 2}", "output_dir"),
+        ("chat_template_kwargs={date_string: 2024-07-26}", "chat_template_kwargs"),
+        ("teacher.chat_template_kwargs={share: .nan}", "teacher.chat_template_kwargs"),
     ],
 )
 def test_wrong_values_name_their_key(config_file, override, field):
@@ -100,11 +103,25 @@ def test_malformed_overrides_are_refused(config_file, override):
 def test_a_missing_or_malformed_file_is_a_typed_error(tmp_path):
     with pytest.raises(InvalidConfigError, match="cannot read"):
         load_config(tmp_path / "none.yaml")
-    for content in (b"a: [", b"- 1", b"a: \xff", b"a: 2024-13-45"):
+    for content in (b"a: [", b"- 1", b"a: \xff", b"a: 2024-13-45", b"a: " + b"[" * 5000):
         (tmp_path / "bad.yaml").write_bytes(content)
         with pytest.raises(InvalidConfigError) as error:
             load_config(tmp_path / "bad.yaml")
         assert "\n" not in error.value.message
+
+
+def test_a_key_that_stands_twice_is_refused_wherever_it_is(tmp_path):
+    path = tmp_path / "run.yaml"
+    for content in ("steps: 1\nseed: 2\nsteps: 3\n", "teacher:\n  urls: [a]\n  urls: [b]\n"):
+        path.write_text(content)
+        with pytest.raises(InvalidConfigError, match=r"the key '(steps|urls)' stands twice.* line 3"):
+            load_config(path)
+
+
+def test_keys_may_replace_those_that_are_merged_in(config_file):
+    text = config_file.read_text()
+    config_file.write_text(text + "eval: {<<: {limit: 3}, limit: 7}\n")
+    assert load_config(config_file).eval.limit == 7
 
 
 def test_endless_epochs_are_refused(config_file):

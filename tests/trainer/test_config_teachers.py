@@ -1,5 +1,7 @@
 """The sections `teacher`, `teachers` and `teachers_file`: one of them, names that exist, weights above 0."""
 
+from datetime import date
+
 import pytest
 import yaml
 
@@ -39,7 +41,8 @@ def test_a_run_has_one_of_the_three(given):
         ({"members": {"a": A | {"weight": -1.0}}}, r"a\.weight"),
         ({"members": {"a": A | {"on_failure": "drop"}}}, r"a\.on_failure"),
         ({"members": {"a": A | {"spanning": "lookahead"}}}, "needs routing: bpe"),
-        ({"members": {"a": A | {"weight_column": "prompt"}}}, "not a weight"),
+        ({"members": {"a": A | {"weight_column": "prompt"}}}, r"a\.weight_column"),
+        ({"members": {"a": A | {"chat_template_kwargs": {"at": date(2024, 7, 26)}}}}, r"a\.chat_template_kwargs"),
         ({"default": ["c"]}, "there is no teacher c"),
         ({"default": ["a", "b", "a"]}, "twice"),
         ({"default": []}, "no rule sends anything to a, b"),
@@ -55,8 +58,9 @@ def test_a_run_has_one_of_the_three(given):
     ],
 )
 def test_wrong_lists_are_refused(values, message):
-    with pytest.raises(InvalidConfigError, match=message):
+    with pytest.raises(InvalidConfigError, match=message) as error:
         several(**values)
+    assert "factory" not in error.value.message
 
 
 def test_the_single_teacher_has_no_fields_of_a_list():
@@ -109,6 +113,8 @@ def test_a_file_holds_the_section_and_keys_lie_beside_it(tmp_path):
         ("members: {a: {urls: []}}", r"members\.a\.urls"),
         ("members: {a: {urls: ['a:1'], weight_column: trust}}", r"trust.*prompts\.columns"),
         ("members: {a: {urls: ['a:1'], api_key_file: missing}}", "api_key_file"),
+        ("members: {a: {urls: ['a:1'], api_key_file: \"\\0\"}}", "api_key_file"),
+        ("members: {a: {urls: ['a:1']}, a: {urls: ['b:1']}}", "the key 'a' stands twice"),
     ],
 )
 def test_a_wrong_file_is_a_typed_error(tmp_path, content, message):

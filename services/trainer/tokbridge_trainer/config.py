@@ -6,7 +6,7 @@ It loads without torch and without Ray. Files and overrides are read in `config_
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from tokbridge_trainer.config_sections import (
     SaveConfig,
     Section,
     StudentConfig,
+    TemplateArguments,
     WarmStartConfig,
 )
 from tokbridge_trainer.config_teachers import TeacherConfig, TeachersConfig
@@ -58,7 +59,7 @@ class TrainConfig(Section):
     """Optimizer steps by which a sample's policy may be behind the one it trains; 0: strictly on-policy."""
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: TemplateArguments = Field(default_factory=dict)
     """Extra arguments of the student's chat template, such as `enable_thinking`."""
     optimizer: OptimizerConfig = OptimizerConfig()
     dtype: Literal["float32", "bfloat16"] = "bfloat16"

@@ -18,8 +18,24 @@ from tokbridge_trainer.config_sections import Section
 
 AnySection = TypeVar("AnySection", bound=Section)
 
-_YAML_FAULTS = (yaml.YAMLError, ValueError)
-"""PyYAML lets the ValueError of a date that does not exist through; bytes that are not UTF-8 raise one, too."""
+_YAML_FAULTS = (yaml.YAMLError, ValueError, RecursionError)
+"""PyYAML lets the ValueError of a date that does not exist through; bytes that are not UTF-8 raise one, too. Brackets
+without end are read by recursion."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping: PyYAML would take the last one and say nothing."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    problem = f"the key {key.value!r} stands twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> TrainConfig:
@@ -48,7 +64,9 @@ def validated(section: type[AnySection], document: dict[str, Any]) -> AnySection
     try:
         return section.model_validate(document)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc'])) or '(whole document)'}: {e['msg']}" for e in error.errors()]
+        # A default that depends on a wrong value has not been made; that says nothing new.
+        errors = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
+        problems = [f"{'.'.join(map(str, e['loc'])) or '(whole document)'}: {e['msg']}" for e in errors]
         field = problems[0].split(":")[0]
         raise InvalidConfigError("wrong configuration: " + "; ".join(problems), field=field) from None
 
@@ -61,7 +79,7 @@ def dump_config(config: TrainConfig) -> str:
 def parse_mapping(content: bytes, path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds; raises `InvalidConfigError`, which names the file."""
     try:
-        document = yaml.safe_load(content.decode())
+        document = yaml.load(content.decode(), _Loader)
     except _YAML_FAULTS as error:
         raise InvalidConfigError(f"{path} is not YAML: {' '.join(str(error).split())}", field="(file)") from None
     if not isinstance(document, dict):
@@ -83,6 +101,6 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
         if not isinstance(section, dict):
             raise InvalidConfigError(f"{parent} is not a section in {override!r}", field=key)
     try:
-        section[leaf] = yaml.safe_load(text)
+        section[leaf] = yaml.load(text, _Loader)
     except _YAML_FAULTS:
         raise InvalidConfigError(f"the value in {override!r} is not YAML", field=key) from None

@@ -6,12 +6,24 @@ What the values mean together is checked in `config.py`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+
+def _check_json(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"does not go into JSON, as what is sent to a teacher must: {error}; quote text") from None
+    return value
+
+
+TemplateArguments = Annotated[dict[str, Any], AfterValidator(_check_json)]
+"""Arguments of a chat template; they travel to the teacher. (YAML reads `2024-07-26` as a date.)"""
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 

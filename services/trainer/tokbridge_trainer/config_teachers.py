@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tokbridge_trainer.config_sections import Section
+from tokbridge_trainer.config_sections import Section, TemplateArguments
 
 Address = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 TeacherName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -66,7 +66,7 @@ class TeacherService(Section):
     """Probability that the kept cells cover; 0: the service's default."""
     max_in_flight: int = Field(default=64, ge=1)
     """Responses that wait for each of the `urls` at once, on average."""
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateArguments | None = None
     """Arguments of the teacher's chat template; unset: those of the student (`chat_template_kwargs`)."""
 
     @model_validator(mode="after")
@@ -83,12 +83,18 @@ class TeacherConfig(TeacherService):
     """`drop`: a response whose scoring failed for good is left out, counted by reason and shown."""
 
 
+def _check_weight_column(name: str) -> str:
+    if name == PROMPT_COLUMN:
+        raise ValueError(f"`{PROMPT_COLUMN}` is the text of the prompt, no weight")
+    return name
+
+
 class MemberConfig(TeacherService):
     """One of several teachers."""
 
     weight: float = Field(default=1.0, gt=0.0)
     """Its share where several score the same response, relative to theirs."""
-    weight_column: str | None = None
+    weight_column: Annotated[str, AfterValidator(_check_weight_column)] | None = None
     """A column of the prompts that holds the weight, 0 for a prompt that it is not asked about; where the column is
     empty, `weight` counts."""
     model: str | None = None

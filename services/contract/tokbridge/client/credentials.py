@@ -100,5 +100,6 @@ class ClientCredentials:
 def _read(path: Path, name: str) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise InvalidConfigError(f"cannot read `{name}` {path}: {error.strerror}", field=name) from None
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidConfigError(f"cannot read `{name}` {path}: {reason}", field=name) from None

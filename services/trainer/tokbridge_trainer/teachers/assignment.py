@@ -21,7 +21,7 @@ def assign(teachers: TeachersConfig, prompt: Prompt) -> dict[str, float]:
     weights = {name: _weight(teachers.members[name], prompt) for name in names}
     asked = {name: weight for name, weight in weights.items() if weight > 0}
     if not asked:
-        why = f"its weight for {', '.join(weights)} is 0" if weights else "no rule takes it and there is no `default`"
+        why = f"its weight is 0 for {', '.join(names)}" if names else "no rule takes it, and there is no `default`"
         raise UnroutedPromptError(f"the prompt of row {prompt.index} goes to no teacher: {why}", row=prompt.index)
     return asked
 
