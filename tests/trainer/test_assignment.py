@@ -6,7 +6,7 @@ import pytest
 
 from support.training import make_config, make_prompt
 from tokbridge.errors import InvalidConfigError, InvalidDataError, UnroutedPromptError
-from tokbridge_trainer.teachers.assignment import assign, check_columns, count_unrouted
+from tokbridge_trainer.teachers.assignment import assign, check_columns, count_unrouted, idle_rules
 
 
 def teachers(**values):
@@ -80,6 +80,20 @@ def test_a_prompt_that_nobody_takes_ends_the_run_or_is_counted():
     rule = [{"column": "subject", "equals": "algebra", "to": ["maths", "code", "general"]}]
     with pytest.raises(UnroutedPromptError, match="no rule takes it"):
         assign(teachers(routes=rule, default=None), prompt())
+
+
+def test_rules_that_decide_about_no_prompt_are_named():
+    rules = [
+        {"column": "level", "equals": 3, "to": ["maths"]},
+        {"column": "subject", "matches": "^alg", "to": ["general"]},
+        {"column": "level", "equals": "4", "to": ["code"]},
+        {"column": "subject", "equals": "algebra", "to": ["maths"]},
+    ]
+    prompts = [prompt(level="3", subject="algebra"), prompt(level="4"), prompt()]
+    assert idle_rules(teachers(routes=rules, default=["code"]), prompts) == [
+        "rule 1 takes no prompt: `level` equals 3",
+        "rule 4 takes no prompt: `subject` equals 'algebra'",
+    ]
 
 
 def test_a_column_that_no_prompt_has_is_a_slip():

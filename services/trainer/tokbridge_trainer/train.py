@@ -31,7 +31,7 @@ from tokbridge_trainer.restarts import LEARNER, Restarts
 from tokbridge_trainer.run import Run
 from tokbridge_trainer.run_data import RunData, load_data
 from tokbridge_trainer.supply import LearnerLostError
-from tokbridge_trainer.teachers.assignment import count_unrouted
+from tokbridge_trainer.teachers.assignment import count_unrouted, idle_rules
 from tokbridge_trainer.teachers.listing import TeacherList, configured_teachers, exposure_warnings
 
 
@@ -67,7 +67,8 @@ def run_training(config: TrainConfig, console: Console | None = None) -> Path:
 
 def _run(config: TrainConfig, console: Console) -> Path:
     data = load_data(config)
-    num_unrouted = count_unrouted(configured_teachers(config).config, data.all_prompts)
+    teachers = configured_teachers(config).config
+    num_unrouted = count_unrouted(teachers, data.all_prompts)
     start = _starting_point(config, data)
     if config.push_to_hub is not None:
         open_repository(config.push_to_hub)
@@ -86,6 +87,8 @@ def _run(config: TrainConfig, console: Console) -> Path:
             )
         for path in set_aside_later(config.checkpoints_dir, start.step):
             show.event(f"a checkpoint past the first step was set aside: {path}")
+        for line in idle_rules(teachers, data.all_prompts):
+            show.event(line)
         if num_unrouted:
             show.event(f"no teacher: {num_unrouted} prompts go to none; their responses will be left out")
         return _train(config, data, start, show)

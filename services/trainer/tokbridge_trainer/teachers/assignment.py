@@ -49,6 +49,20 @@ def count_unrouted(teachers: TeachersConfig, prompts: Sequence[Prompt]) -> int:
     return sum(_is_unrouted(teachers, prompt) for prompt in prompts)
 
 
+def idle_rules(teachers: TeachersConfig, prompts: Sequence[Prompt]) -> list[str]:
+    """A line for each rule that decides about no prompt: a slip perhaps, such as the number 1 for the text `1`."""
+    decisive = {
+        next((number for number, route in enumerate(teachers.routes, 1) if _takes(route, prompt)), 0)
+        for prompt in prompts
+    }
+    return [
+        f"rule {number} takes no prompt: `{route.column}` "
+        + (f"equals {route.equals!r}" if route.matches is None else f"matches {route.matches.pattern!r}")
+        for number, route in enumerate(teachers.routes, 1)
+        if number not in decisive
+    ]
+
+
 def _is_unrouted(teachers: TeachersConfig, prompt: Prompt) -> bool:
     try:
         assign(teachers, prompt)
