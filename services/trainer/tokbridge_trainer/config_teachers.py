@@ -110,12 +110,6 @@ class MemberConfig(TeacherService):
             raise ValueError("spanning: lookahead needs routing: bpe")
         return self
 
-    @model_validator(mode="after")
-    def _check_weight_column(self) -> Self:
-        if self.weight_column == PROMPT_COLUMN:
-            raise ValueError(f"weight_column: `{PROMPT_COLUMN}` is the text of the last message, not a weight")
-        return self
-
 
 class RouteConfig(Section):
     """A rule: prompts whose column has this value, or holds a match, go to these teachers."""
