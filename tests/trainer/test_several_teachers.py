@@ -255,6 +255,16 @@ def test_summaries_are_added_up_and_bits_per_byte_averaged():
     assert (mixed.unresolved_mass, mixed.lookahead_tail) == pytest.approx((1.75, 0.1))
 
 
+def test_a_teacher_that_scored_no_bytes_has_no_part_in_bits_per_byte():
+    rows = StandIn().answer(make_request()).rows
+    sample = make_sample([1], [1, 2, 3], None)
+    facts = [{"content_log_prob": -6.0, "scored_bytes": 3}, {"content_log_prob": 0.0, "scored_bytes": 0}]
+    results = [score(sample, rows, **fact).result for fact in facts]
+    mixed = mixed_result(results, [1.0, 3.0], rows)
+    assert (mixed.content_log_prob, mixed.scored_bytes) == (pytest.approx(-6.0), 3)
+    assert mixed_result(results[1:], [1.0], rows).content_log_prob == 0.0
+
+
 def make_request():
     sample = sample_of(0, 0)
     return type("Request", (), {"token_ids": sample.token_ids, "stop_id": None, "num_rows": 3})

@@ -52,7 +52,7 @@ def mixed_result(results: Sequence[ScoreResult], weights: Sequence[float], rows:
         prompt_tokens=sum(result.prompt_tokens for result in results),
         shared_prompt_tokens=sum(result.shared_prompt_tokens for result in results),
         content_tokens=sum(result.content_tokens for result in results),
-        content_log_prob=scored_bytes * _mean([_log_prob_per_byte(result) for result in results], weights),
+        content_log_prob=scored_bytes * _log_prob_per_byte(results, weights),
         stop_log_prob=_log_mean([result.stop_log_prob for result in results], weights),
         scored_bytes=scored_bytes,
         unresolved_mass=_mean([result.unresolved_mass for result in results], weights),
@@ -63,8 +63,12 @@ def mixed_result(results: Sequence[ScoreResult], weights: Sequence[float], rows:
     )
 
 
-def _log_prob_per_byte(result: ScoreResult) -> float:
-    return result.content_log_prob / result.scored_bytes if result.scored_bytes else 0.0
+def _log_prob_per_byte(results: Sequence[ScoreResult], weights: Sequence[float]) -> float:
+    """The mean of those who scored any; a teacher whose own opening holds the whole response has nothing to say."""
+    scored = [(one, weight) for one, weight in zip(results, weights, strict=True) if one.scored_bytes]
+    if not scored:
+        return 0.0
+    return _mean([one.content_log_prob / one.scored_bytes for one, _ in scored], [weight for _, weight in scored])
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
