@@ -7,7 +7,7 @@ import pytest
 
 from support.stand_in_teacher import StandIn, factory, sample_of, teacher_list
 from tokbridge.client import ClientCredentials
-from tokbridge.errors import TeacherUnavailableError
+from tokbridge.errors import DeadlineExceededError, TeacherUnavailableError
 from tokbridge_trainer.samples import ScoredSample
 from tokbridge_trainer.teachers.member import StudentSide
 from tokbridge_trainer.teachers.panel import Resend
@@ -174,6 +174,42 @@ async def test_a_key_that_would_cross_a_network_in_the_clear_is_told(switch, cli
     events = await switch.news()
     assert events[1].startswith("WARNING: the API key goes to new:1 without encryption")
     assert "a-secret-key" not in str(events)
+
+
+@pytest.mark.parametrize(
+    "failure", [TeacherUnavailableError("away"), DeadlineExceededError("late")], ids=["away", "late"]
+)
+async def test_a_list_with_another_fallback_frees_what_waits(switch, clients, failure):
+    clients["old"].failures["*"] = failure
+    await switch.change(teacher_list({"t": at("old", on_failure="wait"), "u": at("new")}))
+    tally = StepTally()
+    stuck = asyncio.create_task(switch.panel.score(sample_of(0, 0), tally))
+    await becomes(lambda: tally.of("t").failures)
+    await switch.change(teacher_list({"t": at("old", on_failure="others"), "u": at("new")}))
+    assert await asyncio.wait_for(stuck, 10) == Resend()
+    assert (tally.of("t").resent, tally.of("t").asked_again) == (1, 0)
+    scored = await switch.panel.score(sample_of(0, 0), tally)
+    assert [*scored.shares] == ["u"]
+    assert len(clients["old"].students) == 1
+
+
+async def test_what_fails_once_the_list_has_changed_is_a_matter_of_the_new_one(switch, clients):
+    clients["old"].gate.clear()
+    under_way = asyncio.create_task(switch.panel.score(sample_of(0, 0), StepTally()))
+    await becomes(lambda: clients["old"].waiting)
+    await switch.change(teacher_list({"t": at("old", on_failure="skip")}))
+    clients["old"].failures["*"] = TeacherUnavailableError("away")
+    clients["old"].gate.set()
+    assert await under_way == Resend()
+
+
+async def test_a_list_that_says_the_same_changes_nothing(switch):
+    await switch.change(teacher_list({"t": at("old", weight=2.0)}))
+    panel = switch.panel
+    await switch.change(teacher_list({"t": at("old", weight=2.0)}))
+    assert switch.panel is panel
+    assert (await switch.news())[1] == "the list of teachers was written again and says what it said before"
+    assert switch.take_changes()["teachers/changes"] == 1
 
 
 async def test_closing_closes_those_that_leave(switch, clients):

@@ -62,10 +62,14 @@ class Switch:
         except TokbridgeError as error:
             self.refused(error)
             return
+        lines = _changes(old.members, members)
+        if not lines and teachers.config == old.config:
+            self._tell("the list of teachers was written again and says what it said before")
+            return
         self._panel = Panel(teachers.config, members, self._tell)
         old.supersede()
         self._changes += 1
-        self._tell(*(_changes(old.members, members) or ["the teachers are the same, rules or weights changed"]))
+        self._tell(*(lines or ["the teachers are the same, rules or weights changed"]))
         for name in members.keys() - kept.keys():
             self._tell(*exposure_warnings(teachers, name))
         for name, member in old.members.items():
