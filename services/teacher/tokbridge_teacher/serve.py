@@ -48,6 +48,8 @@ def serve(settings: ServeSettings) -> None:
     disable_progress_bar()  # a log is no terminal
     _use_all_file_descriptors()
     security = open_security(settings)
+    for field, port in (("port", settings.port), ("grpc_port", settings.grpc_port)):
+        _listen(settings.host, port, field).close()  # a large model takes minutes to load; then it would be too late
     built = build_service(settings)
     built.renderers.warm_up()
     _log.info("self-test passed: %s", built.self_test)
@@ -59,7 +61,7 @@ async def _serve(settings: ServeSettings, security: Security, built: BuiltServic
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
-    http_socket = _listen(settings.host, settings.port)
+    http_socket = _listen(settings.host, settings.port, "port")
     grpc_server, http_server = _servers(settings, security, built)
     await grpc_server.start()
     http_task = asyncio.create_task(http_server.serve(sockets=[http_socket]))
@@ -146,7 +148,7 @@ def _use_all_file_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, field: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -154,7 +156,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise InvalidConfigError(f"Cannot listen on {host}:{port}: {error.strerror}.", field="port") from error
+        raise InvalidConfigError(f"Cannot listen on {host}:{port}: {error.strerror}.", field=field) from error
     return listener
 
 
