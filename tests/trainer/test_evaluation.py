@@ -208,7 +208,7 @@ class CountingSupply:
 @pytest.mark.parametrize(("teachers", "asked"), [({}, 1), ({"teacher": None, "teachers_file": "teachers.yaml"}, 2)])
 def test_teachers_that_may_change_are_asked_about_the_written_text_each_time(teachers, asked: int):
     supply = CountingSupply()
-    evaluator = Evaluator(make_config(**teachers), None, supply, None, WrittenSet([], {}, 0))  # type: ignore[arg-type]
+    evaluator = Evaluator(make_config(**teachers), None, supply, None, WrittenSet([], {}, 0))
     for _ in range(2):
         evaluator._written_text()
     assert supply.orders == asked
